@@ -1,0 +1,29 @@
+"""Shared by all tests: the marks' meaning, and process pools per module (tests/README.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from ranks import RankPool
+
+# Two ranks already fill a small machine; OpenMP teams on top of them only add noise. Read when torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def rank_pool() -> Iterator[Callable[..., RankPool]]:
+    """`rank_pool(world, backend=None, env=None, **init_kwargs)`: the module's pool with these arguments, made once."""
+    pools: dict[str, RankPool] = {}
+
+    def get(world: int, backend: str | None = None, env: dict[str, str | None] | None = None, **kwargs: Any) -> RankPool:
+        key = repr((world, backend, sorted((env or {}).items()), sorted(kwargs.items())))
+        if key not in pools:
+            pools[key] = RankPool(world, backend, env, **kwargs)
+        return pools[key]
+
+    yield get
+    for pool in pools.values():
+        pool.close()
