@@ -1,0 +1,73 @@
+# Sourced by the other scripts: finds Python and a compiler, makes .venv, installs pinned packages, builds ringcomm.
+# Every function says in plain words what is missing and what to do, and ends the script.
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+VENV="${RINGCOMM_VENV:-$ROOT/.venv}"
+LOGS="$ROOT/build/logs"
+
+say() { printf '== %s\n' "$*"; }
+
+fail() {
+  printf '\n%s\n' "$*" >&2
+  exit 1
+}
+
+# The interpreter that makes the virtual environment: $PYTHON, else python3.
+check_python() {
+  [ "$(uname -s)" = Linux ] || fail "ringcomm works on Linux only (it needs memfd, futex and epoll); this is $(uname -s)."
+  PYTHON="${PYTHON:-python3}"
+  command -v "$PYTHON" >/dev/null || fail "There is no $PYTHON here. Install Python 3.10 or newer (Debian, Ubuntu: apt-get install python3 python3-venv python3-dev), or name one: PYTHON=/path/to/python3 $0"
+  "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "$PYTHON is $("$PYTHON" --version 2>&1), and ringcomm needs Python 3.10 or newer. Name another: PYTHON=/path/to/python3 $0"
+  "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null ||
+    fail "$PYTHON cannot make virtual environments: its venv module is missing (Debian, Ubuntu: apt-get install python3-venv)."
+}
+
+check_compiler() {
+  command -v "${CXX:-c++}" >/dev/null || fail "There is no C++ compiler (${CXX:-c++}). Install one that knows C++20 (Debian, Ubuntu: apt-get install g++)."
+  echo 'int main() { return 0; }' | "${CXX:-c++}" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null ||
+    fail "The C++ compiler ${CXX:-c++} does not know C++20; ringcomm needs g++ 11 or newer."
+  "$PYTHON" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
+    fail "Python's C headers are missing (Debian, Ubuntu: apt-get install python3-dev)."
+}
+
+# run_logged NAME COMMAND...: quiet when it works; when not, the last lines and where the rest is.
+run_logged() {
+  local name="$1" log
+  shift
+  mkdir -p "$LOGS"
+  log="$LOGS/$name.log"
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    fail "The step '$name' failed; the lines above are its last, all are in $log"
+  fi
+}
+
+# make_env NAME: .venv holding requirements/NAME.txt. Packages are installed again only when the lists have changed.
+make_env() {
+  local name="$1" want have="" stamp
+  check_python
+  check_compiler
+  if ! "$VENV/bin/python" -c 'import sys' 2>/dev/null; then
+    say "making the virtual environment $VENV"
+    run_logged venv "$PYTHON" -m venv --clear "$VENV"
+  fi
+  stamp="$VENV/.requirements-$name"
+  want="$(cat "$ROOT"/requirements/*.txt | cksum)"
+  [ ! -f "$stamp" ] || have="$(cat "$stamp")"
+  if [ "$want" != "$have" ]; then
+    say "installing the packages of requirements/$name.txt (torch is large; minutes on a slow line)"
+    run_logged packages "$VENV/bin/python" -m pip install --disable-pip-version-check -r "$ROOT/requirements/$name.txt"
+    printf '%s\n' "$want" >"$stamp"
+  fi
+  PATH="$VENV/bin:$PATH"
+  export PATH VIRTUAL_ENV="$VENV"
+}
+
+# Editable: tests and demo run from this checkout, which then needs its extension beside the Python files.
+build_package() {
+  say "building ringcomm (a minute or two at first)"
+  run_logged build "$VENV/bin/python" -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e "$ROOT"
+  (cd / && "$VENV/bin/python" -c 'from ringcomm import _load; _load.extension()') ||
+    fail "ringcomm was built but cannot be loaded; the line above says why."
+}
