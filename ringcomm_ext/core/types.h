@@ -93,6 +93,9 @@ struct PackedConnection {
 };
 static_assert(sizeof(PackedConnection) == 3 * sizeof(int32_t));
 
+// A message up to this size travels in the control line of its slot (core/fifo.h), larger ones in the slot itself.
+inline constexpr size_t kInlineBytes = 56;
+
 size_t element_size(DType dtype);  // bytes; 1 for `other`
 const char* name(Collective c);
 const char* name(DType t);

@@ -1,0 +1,54 @@
+// The two ends of a one-way connection, as the interpreters and point-to-point see them. docs/connections.md is the contract;
+// tests/native/connection_test.cpp runs it over every kind.
+//
+// One thread at a time per end (the holder of the lane). No call blocks. A call that cannot go on says so by nullptr and the caller
+// comes back; a connection that is broken keeps its Error and says nullptr for ever.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/status.h"
+
+namespace ringcomm {
+
+class Sender {
+ public:
+  virtual ~Sender() = default;
+  // Room for one message of `bytes` <= capacity(), or nullptr: full, still connecting, or failed (see error()).
+  // Asking again without publish() in between gives the same place.
+  virtual char* reserve(size_t bytes) = 0;
+  // Hands over the message last reserved. `tag` reaches the reader with it.
+  virtual void publish(uint32_t tag) = 0;
+  virtual size_t capacity() const = 0;
+  // The rank that reserve() waits for.
+  virtual int waits_for() const = 0;
+  virtual const Error* error() const = 0;
+};
+
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+  // The next message of `bytes` (both ends must agree on it), or nullptr while it is not there. Stays valid until release().
+  virtual const char* peek(size_t bytes, uint32_t* tag) = 0;
+  virtual void release() = 0;
+  // Tells the writer what was released. Required before giving up for want of progress and at the end of a program; cheap when there is nothing new.
+  virtual void flush() = 0;
+  virtual size_t capacity() const = 0;
+  virtual int peer() const = 0;
+  virtual const Error* error() const = 0;
+};
+
+// All connections of one rank in one group. Made on first use; owned by this object.
+class Connections {
+ public:
+  virtual ~Connections() = default;
+  virtual Sender* sender(ConnectionKind kind, int channel, int peer) = 0;  // fan_out: peer is ignored
+  virtual Receiver* receiver(ConnectionKind kind, int channel, int peer) = 0;
+  // Point-to-point has its own, so that it never stalls a collective.
+  virtual Sender* message_sender(int peer) = 0;
+  virtual Receiver* message_receiver(int peer) = 0;
+  virtual const char* kind() const = 0;
+};
+
+}  // namespace ringcomm

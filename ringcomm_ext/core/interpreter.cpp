@@ -1,0 +1,175 @@
+#include "core/interpreter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/copy.h"
+
+namespace ringcomm {
+namespace {
+
+// A reduction never stores into a slot: it reduces a block into private lines and copies the finished block, which is worth up to 2x where the
+// reader's core owns the slot's lines (a plain vector store first fetches each line; a block copy need not). 16-64 KiB measure alike.
+constexpr size_t kBlock = 32 << 10;
+alignas(64) thread_local char scratch[kBlock];
+
+size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+Interpreter::Interpreter(Run run) : run_(std::move(run)) {
+  size_t longest = 0;
+  for (const Step& s : run_.program->steps) longest = std::max(longest, ceil_div(chunk(s.chunk).count, run_.piece));
+  loops_ = longest == 0 ? 0 : longest + run_.program->max_lag;
+  source_.resize(run_.program->most_sources);
+  place_.resize(run_.program->most_senders);
+}
+
+bool Interpreter::piece_of(const Step& s, Piece& p) const {
+  if (loop_ < static_cast<size_t>(s.lag)) return false;
+  p.offset = (loop_ - s.lag) * run_.piece;
+  const size_t count = chunk(s.chunk).count;
+  if (p.offset >= count) return false;
+  p.count = std::min(run_.piece, count - p.offset);
+  return true;
+}
+
+uint32_t Interpreter::tag_for(const Step& s) const {
+  if (!run_.sized_tags) return run_.tag;
+  const uint64_t bytes = chunk(s.chunk).count * run_.element;
+  return run_.tag ^ static_cast<uint32_t>((bytes * 0x9E3779B97F4A7C15ull) >> 32);
+}
+
+Interpreter::Ready Interpreter::source_ready(const Step& s, size_t bytes) {
+  const Ref& ref = run_.program->sources(s)[have_sources_];
+  Receiver& from = *run_.receivers[ref.index];
+  uint32_t tag;
+  const char* data = from.peek(bytes, &tag);
+  if (data == nullptr) {
+    waits_for_ = from.peer();
+    to_send_ = false;
+    error_ = from.error();
+    return error_ ? Ready::failed : Ready::no;
+  }
+  if (tag != tag_for(s)) {
+    waits_for_ = from.peer();
+    foreign_tag_ = tag;
+    return Ready::failed;
+  }
+  source_[have_sources_++] = data;
+  return Ready::yes;
+}
+
+Interpreter::Ready Interpreter::sender_ready(const Step& s, size_t bytes) {
+  Sender& to = *run_.senders[run_.program->step_senders(s)[have_senders_].index];
+  char* place = to.reserve(bytes);
+  if (place == nullptr) {
+    waits_for_ = to.waits_for();
+    to_send_ = true;
+    error_ = to.error();
+    return error_ ? Ready::failed : Ready::no;
+  }
+  place_[have_senders_++] = place;
+  return Ready::yes;
+}
+
+// Everything the step names, in order; what is already there is not asked again on the next call.
+Interpreter::Ready Interpreter::ready(const Step& s, const Piece& p) {
+  const size_t bytes = p.count * run_.element;
+  while (have_sources_ < s.nsources) {
+    const Ref& ref = run_.program->sources(s)[have_sources_];
+    if (ref.kind != RefKind::receiver) {
+      source_[have_sources_++] = at(ref, p);
+      continue;
+    }
+    const Ready r = source_ready(s, bytes);
+    if (r != Ready::yes) return r;
+  }
+  while (have_senders_ < s.nsenders) {
+    const Ready r = sender_ready(s, bytes);
+    if (r != Ready::yes) return r;
+  }
+  return Ready::yes;
+}
+
+void Interpreter::reduce_step(const Step& s, const Piece& p) {
+  const ReduceFn fn = s.finish ? run_.finish : run_.reduce;
+  char* const dst = s.dst.none() ? nullptr : at(s.dst, p);
+  if (s.nsenders == 0) {
+    fn(dst, source_.data(), s.nsources, p.count, run_.program->nranks);
+    return;
+  }
+  const size_t block = kBlock / run_.element;
+  for (size_t done = 0; done < p.count; done += block) {
+    const size_t n = std::min(block, p.count - done);
+    char* const target = dst ? dst + done * run_.element : scratch;
+    fn(target, source_.data(), s.nsources, n, run_.program->nranks);
+    for (int k = 0; k < s.nsenders; ++k) copy_cached(place_[k] + done * run_.element, target, n * run_.element);
+    for (int k = 0; k < s.nsources; ++k) source_[k] = static_cast<const char*>(source_[k]) + n * run_.element;
+  }
+}
+
+void Interpreter::act(const Step& s, const Piece& p) {
+  const size_t bytes = p.count * run_.element;
+  switch (s.opcode) {
+    case Opcode::copy:
+      if (char* dst = at(s.dst, p); dst != source_[0]) std::memmove(dst, source_[0], bytes);
+      break;
+    case Opcode::receive:
+      (run_.stream_out ? copy_streaming : copy_cached)(at(s.dst, p), source_[0], bytes);
+      break;
+    case Opcode::forward:
+      if (!s.dst.none()) {  // the slot is the peer's memory: read it once
+        char* dst = at(s.dst, p);
+        copy_cached(dst, source_[0], bytes);
+        source_[0] = dst;
+      }
+      [[fallthrough]];
+    case Opcode::send:
+      for (int k = 0; k < s.nsenders; ++k) copy_cached(place_[k], source_[0], bytes);
+      break;
+    case Opcode::reduce:
+    case Opcode::reduce_send:
+      reduce_step(s, p);
+      break;
+    case Opcode::skip:
+      break;
+  }
+  const uint32_t tag = tag_for(s);
+  for (int k = 0; k < s.nsenders; ++k) run_.senders[run_.program->step_senders(s)[k].index]->publish(tag);
+  for (int k = 0; k < s.nsources; ++k)
+    if (const Ref& r = run_.program->sources(s)[k]; r.kind == RefKind::receiver) {
+      Receiver& from = *run_.receivers[r.index];
+      from.release();
+      if (bytes > kInlineBytes) from.flush();  // a slot's room is worth a store at once; a line's can wait for the end
+    }
+}
+
+void Interpreter::flush() {
+  for (size_t i = 0; i < run_.program->receivers.size(); ++i) run_.receivers[i]->flush();
+}
+
+Progress Interpreter::advance() {
+  bool moved = false;
+  const int nsteps = static_cast<int>(run_.program->steps.size());
+  for (; loop_ < loops_; ++loop_, pc_ = 0) {
+    for (; pc_ < nsteps; ++pc_) {
+      const Step& s = run_.program->steps[pc_];
+      Piece p;
+      if (!piece_of(s, p)) continue;
+      const Ready r = ready(s, p);
+      if (r != Ready::yes) {
+        flush();
+        return r == Ready::failed ? Progress::failed : moved ? Progress::moved : Progress::blocked;
+      }
+      act(s, p);
+      have_sources_ = have_senders_ = 0;
+      moved = true;
+    }
+  }
+  flush();
+  return Progress::done;
+}
+
+}  // namespace ringcomm

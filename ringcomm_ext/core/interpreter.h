@@ -1,0 +1,80 @@
+// The host interpreter: runs one program over one message. It is resumable: advance() does what can be done now and never waits.
+// It knows no transport kind, no threads and no groups.
+#pragma once
+
+#include <vector>
+
+#include "core/connection.h"
+#include "core/program.h"
+#include "core/reduce.h"
+
+namespace ringcomm {
+
+struct Chunk {
+  char* data = nullptr;
+  size_t count = 0;  // elements
+};
+
+// What one run needs besides the program.
+struct Run {
+  const Program* program = nullptr;
+  std::vector<Chunk> in, out;     // as docs/program.md lays them out
+  Sender* const* senders = nullptr;      // in the order of program->senders
+  Receiver* const* receivers = nullptr;  // in the order of program->receivers
+  DType dtype = DType::other;
+  size_t element = 1;         // bytes
+  size_t piece = 0;           // elements per piece
+  ReduceFn reduce = nullptr;  // for steps before the last contribution
+  ReduceFn finish = nullptr;  // for finishing steps (divides for avg)
+  uint32_t tag = 0;           // of every slot of this call
+  bool sized_tags = false;    // uneven calls: the pair's own size goes into its tag
+  bool stream_out = false;    // copies from a slot to OUT bypass the caches (large messages that nothing reads again soon)
+};
+
+enum class Progress { done, moved, blocked, failed };
+
+class Interpreter {
+ public:
+  explicit Interpreter(Run run);
+
+  // Runs until the program ends or a step cannot go on. `moved`: some step acted in this call, then one blocked.
+  Progress advance();
+
+  // After blocked or failed: where it stands.
+  int step() const { return pc_; }
+  int waits_for() const { return waits_for_; }   // rank
+  bool waits_to_send() const { return to_send_; }
+  // After failed: the peer whose slot carried another call's tag, and that tag; or the connection's own error.
+  uint32_t foreign_tag() const { return foreign_tag_; }
+  const Error* error() const { return error_; }
+
+ private:
+  struct Piece {
+    size_t offset, count;  // elements
+  };
+  enum class Ready { yes, no, failed };
+
+  const Chunk& chunk(const Ref& r) const { return r.kind == RefKind::in ? run_.in[r.index] : run_.out[r.index]; }
+  char* at(const Ref& r, const Piece& p) const { return chunk(r).data + p.offset * run_.element; }
+  bool piece_of(const Step& s, Piece& p) const;
+  uint32_t tag_for(const Step& s) const;
+  Ready ready(const Step& s, const Piece& p);
+  Ready source_ready(const Step& s, size_t bytes);
+  Ready sender_ready(const Step& s, size_t bytes);
+  void act(const Step& s, const Piece& p);
+  void reduce_step(const Step& s, const Piece& p);
+  void flush();
+
+  Run run_;
+  int pc_ = 0;
+  size_t loop_ = 0, loops_ = 0;
+  int have_sources_ = 0, have_senders_ = 0;  // of the step at pc_
+  std::vector<const void*> source_;
+  std::vector<char*> place_;
+  int waits_for_ = -1;
+  bool to_send_ = false;
+  uint32_t foreign_tag_ = 0;
+  const Error* error_ = nullptr;
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,134 @@
+#include "core/program.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ringcomm {
+namespace {
+
+struct Shape {  // what an opcode may have
+  int min_sources, max_sources;
+  bool local_sources, receiver_sources;
+  bool may_dst, must_dst, senders;
+};
+
+Shape shape_of(Opcode op) {
+  constexpr int many = 1 << 20;
+  switch (op) {
+    case Opcode::copy:
+      return {1, 1, true, false, true, true, false};
+    case Opcode::send:
+      return {1, 1, true, false, false, false, true};
+    case Opcode::receive:
+      return {1, 1, false, true, true, true, false};
+    case Opcode::forward:
+      return {1, 1, false, true, true, false, true};
+    case Opcode::reduce:
+      return {2, many, true, true, true, true, false};
+    case Opcode::reduce_send:
+      return {2, many, true, true, true, false, true};
+    default:
+      return {1, 1, false, true, false, false, false};
+  }
+}
+
+class Reader {
+ public:
+  Reader(const ProgramHeader& h) : h_(h) {}
+
+  bool ref(int32_t word, Ref& out) const {
+    if (word == kNoRef) {
+      out = Ref{};
+      return true;
+    }
+    const int kind = word >> kRefKindShift;
+    out.index = word & ((1 << kRefKindShift) - 1);
+    if (word < 0 || kind > 3) return false;
+    out.kind = static_cast<RefKind>(kind);
+    const int limits[] = {h_.nchunks_in, h_.nchunks_out, h_.nreceivers, h_.nsenders};
+    return out.index < limits[kind];
+  }
+  static bool local(const Ref& r) { return !r.none() && (r.kind == RefKind::in || r.kind == RefKind::out); }
+
+ private:
+  const ProgramHeader& h_;
+};
+
+std::string at(const char* what, int step, int value) { return std::string(what) + " of step " + std::to_string(step) + " is " + std::to_string(value); }
+
+std::string check_step(const Program& p, const Step& s, int i) {
+  const Shape shape = shape_of(s.opcode);
+  if (s.nsources < shape.min_sources || s.nsources > shape.max_sources) return at("the number of sources", i, s.nsources);
+  if (shape.senders ? s.nsenders < 1 : s.nsenders != 0) return at("the number of senders", i, s.nsenders);
+  if (s.dst.none() ? shape.must_dst : !shape.may_dst || s.dst.kind != RefKind::out) return at("the destination", i, s.dst.index);
+  if (!Reader::local(s.chunk)) return at("the governing chunk", i, s.chunk.index);
+  for (int k = 0; k < s.nsources; ++k) {
+    const Ref& r = p.sources(s)[k];
+    const bool fits = Reader::local(r) ? shape.local_sources : r.kind == RefKind::receiver && shape.receiver_sources && !r.none();
+    if (!fits) return at("a source", i, r.index);
+  }
+  for (int k = 0; k < s.nsenders; ++k)
+    if (p.step_senders(s)[k].none() || p.step_senders(s)[k].kind != RefKind::sender) return at("a sender", i, p.step_senders(s)[k].index);
+  return "";
+}
+
+}  // namespace
+
+std::string Program::load(const int32_t* words, size_t count, Program& out) {
+  ProgramHeader h;
+  if (count < sizeof(h) / sizeof(int32_t)) return "the table has " + std::to_string(count) + " words, less than its header";
+  std::memcpy(&h, words, sizeof h);
+  if (h.magic != kProgramMagic) return "magic is " + std::to_string(h.magic);
+  if (h.version != kProgramVersion) return "format version is " + std::to_string(h.version) + ", this build reads " + std::to_string(kProgramVersion);
+  const int32_t counts[] = {h.nsteps, h.nrefs, h.nsenders, h.nreceivers, h.nchunks_in, h.nchunks_out, h.max_lag};
+  for (int32_t c : counts)
+    if (c < 0 || c > (1 << 24)) return "a count in the header is " + std::to_string(c);
+  const size_t want = 16 + size_t{8} * h.nsteps + h.nrefs + size_t{3} * (h.nsenders + h.nreceivers);
+  if (count != want) return "the table has " + std::to_string(count) + " words, its header says " + std::to_string(want);
+  if (h.collective < 0 || h.collective > static_cast<int>(Collective::scatter)) return "collective is " + std::to_string(h.collective);
+  if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks || h.root < -1 || h.root >= h.nranks) return "rank, root or nranks is out of range";
+  if (h.slots < 1) return "slots is " + std::to_string(h.slots);
+
+  out = Program{};
+  out.collective = static_cast<Collective>(h.collective);
+  out.nranks = h.nranks, out.rank = h.rank, out.root = h.root;
+  out.nchunks_in = h.nchunks_in, out.nchunks_out = h.nchunks_out;
+  out.max_lag = h.max_lag, out.slots = h.slots;
+
+  const Reader reader(h);
+  const int32_t* steps = words + 16;
+  const int32_t* refs = steps + 8 * h.nsteps;
+  const int32_t* connections = refs + h.nrefs;
+  for (int i = 0; i < h.nrefs; ++i) {
+    Ref r;
+    if (!reader.ref(refs[i], r) || r.none()) return "ref " + std::to_string(i) + " is " + std::to_string(refs[i]);
+    out.refs.push_back(r);
+  }
+  for (int i = 0; i < h.nsteps; ++i) {
+    PackedStep w;
+    std::memcpy(&w, steps + 8 * i, sizeof w);
+    if (w.opcode < 0 || w.opcode >= kOpcodes) return at("the opcode", i, w.opcode);
+    if (w.flags & ~kFlagFinish) return at("flags", i, w.flags);
+    if (w.lag < 0 || w.lag > h.max_lag) return at("lag", i, w.lag);
+    if (w.first_ref < 0 || w.nsources < 0 || w.nsenders < 0 || int64_t{w.first_ref} + w.nsources + w.nsenders > h.nrefs) return at("first ref", i, w.first_ref);
+    Step s{static_cast<Opcode>(w.opcode), (w.flags & kFlagFinish) != 0, w.lag, {}, {}, w.first_ref, w.nsources, w.nsenders};
+    if (!reader.ref(w.chunk, s.chunk)) return at("the governing chunk", i, w.chunk);
+    if (!reader.ref(w.dst, s.dst)) return at("the destination", i, w.dst);
+    const std::string wrong = check_step(out, s, i);
+    if (!wrong.empty()) return wrong;
+    out.most_sources = std::max(out.most_sources, s.nsources);
+    out.most_senders = std::max(out.most_senders, s.nsenders);
+    out.steps.push_back(s);
+  }
+  for (int i = 0; i < h.nsenders + h.nreceivers; ++i) {
+    const int32_t* c = connections + 3 * i;
+    const bool sends = i < h.nsenders;
+    const bool fan = c[0] == static_cast<int>(ConnectionKind::fan_out);
+    if (c[0] != 0 && !fan) return "the kind of connection " + std::to_string(i) + " is " + std::to_string(c[0]);
+    if (!(fan && sends) && (c[1] < 0 || c[1] >= h.nranks || c[1] == h.rank)) return "the peer of connection " + std::to_string(i) + " is " + std::to_string(c[1]);
+    (sends ? out.senders : out.receivers).push_back({static_cast<ConnectionKind>(c[0]), c[1]});
+  }
+  return "";
+}
+
+}  // namespace ringcomm

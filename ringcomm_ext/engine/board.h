@@ -1,0 +1,59 @@
+// The group's board on a node: a page of shared memory (48 ranks a page) that every rank maps. Each rank has a line that says which call it
+// made last; one record holds the first failure anybody saw. Read only when something is wrong, so it costs its writer a few stores a call.
+//
+// Threads: announce() under the group's issue lock; everything else from anywhere.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/status.h"
+
+namespace ringcomm {
+
+enum class RankState : uint32_t { absent = 0, present = 1, left = 2 };
+
+// What must be equal on all ranks of a call.
+struct Fingerprint {
+  Collective collective = Collective::barrier;
+  DType dtype = DType::other;
+  ReduceOp op = ReduceOp::none;
+  int root = -1;
+  uint64_t sequence = 0;
+  uint64_t bytes = 0;     // of the whole message; 0 where ranks may differ
+  uint32_t schedule = 0;  // hash of schedule, slot and channels
+
+  uint32_t hash() const;
+  bool operator==(const Fingerprint& o) const {
+    return collective == o.collective && dtype == o.dtype && op == o.op && root == o.root && sequence == o.sequence && bytes == o.bytes && schedule == o.schedule;
+  }
+};
+
+class Board {
+ public:
+  Board() = default;
+  Board(char* memory, int ranks, int rank) : memory_(memory), ranks_(ranks), rank_(rank) {}
+  static size_t bytes(int ranks);
+
+  void set_state(RankState state);
+  RankState state(int rank) const;
+  void announce(const Fingerprint& f);
+  // What `rank` last announced; `age_ns`: how long ago.
+  Fingerprint read(int rank, int64_t* age_ns) const;
+
+  // First cause wins: true if this was it. The record is on the board before true is returned.
+  bool post(const Error& error);
+  bool failed() const;
+  bool read_error(Error& error) const;  // false while nothing (complete) is there
+
+ private:
+  struct Record;
+  struct BoardLine;
+  Record& record() const;
+  BoardLine& line(int rank) const;
+
+  char* memory_ = nullptr;
+  int ranks_ = 0, rank_ = 0;
+};
+
+}  // namespace ringcomm

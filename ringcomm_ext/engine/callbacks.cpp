@@ -1,0 +1,55 @@
+#include "engine/callbacks.h"
+
+#include <cstdio>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "engine/threads.h"
+
+namespace ringcomm {
+
+void Callbacks::run(std::function<void()> callback) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  if (stopping_) return;
+  queue_.push_back(std::move(callback));
+  if (static_cast<int>(queue_.size()) <= free_) {
+    wake_.notify_one();
+  } else if (threads_ < kMostThreads) {
+    ++threads_;
+    start_thread("rc-callback", [this] { work(); }).detach();
+  } else if (!warned_) {
+    warned_ = true;
+    std::fprintf(stderr,
+                 "ringcomm: all %d callback threads are inside callbacks of futures; further callbacks wait for one of them to return. Callbacks that wait for "
+                 "each other can hang here.\n",
+                 kMostThreads);
+  }
+}
+
+void Callbacks::work() {
+  std::unique_lock<std::mutex> hold(mutex_);
+  while (true) {
+    ++free_;
+    wake_.wait(hold, [this] { return stopping_ || !queue_.empty(); });
+    --free_;
+    if (stopping_) break;
+    auto callback = std::move(queue_.front());
+    queue_.pop_front();
+    hold.unlock();
+    callback();
+    callback = nullptr;  // what it held is released outside the lock
+    hold.lock();
+  }
+  if (--threads_ == 0) idle_.notify_all();
+}
+
+void Callbacks::stop(long timeout_ns) {
+  std::unique_lock<std::mutex> hold(mutex_);
+  stopping_ = true;
+  queue_.clear();
+  wake_.notify_all();
+  idle_.wait_for(hold, std::chrono::nanoseconds(timeout_ns), [this] { return threads_ == 0; });
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,30 @@
+// The threads that complete torch Futures and run hooks. A callback may issue and wait collectives and may wait on other Futures, so it never runs
+// on an engine thread and never with a lock or a lane held; when all threads are inside callbacks another is started, up to a cap.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+namespace ringcomm {
+
+class Callbacks {
+ public:
+  static constexpr int kMostThreads = 64;
+  // Any thread. The queue is unbounded; past kMostThreads blocked callbacks it waits, and says so once on stderr.
+  void run(std::function<void()> callback);
+  // No callback starts after this returns; waits up to `timeout_ns` for running ones.
+  void stop(long timeout_ns);
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable wake_, idle_;
+  std::deque<std::function<void()>> queue_;
+  int threads_ = 0, free_ = 0;
+  bool stopping_ = false, warned_ = false;
+};
+
+}  // namespace ringcomm

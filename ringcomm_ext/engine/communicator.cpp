@@ -1,0 +1,417 @@
+#include "engine/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+namespace ringcomm {
+namespace {
+
+constexpr size_t kAlign = 64;                          // chunks start on cache lines
+constexpr size_t kStreamFrom = size_t{8} << 20;        // measured: below, a streaming copy costs more than it saves
+constexpr uint64_t kChannelBytes = 64 << 10;           // a channel with less is not worth its slots
+constexpr uint64_t kInlineWork = 256 << 10;            // an async call drives this much itself before it wakes the driver
+constexpr int64_t kLongestSleepNs = 200'000'000;       // between looks at signals and deadlines
+
+size_t part_size(size_t count, size_t parts, size_t element) {
+  const size_t unit = std::max<size_t>(1, kAlign / element);
+  return ((count + parts - 1) / parts + unit - 1) / unit * unit;
+}
+
+Chunk part(const Chunk& whole, size_t parts, size_t i, size_t element) {
+  const size_t size = part_size(whole.count, parts, element);
+  const size_t first = std::min(i * size, whole.count);
+  return {whole.data + first * element, std::min(size, whole.count - first)};
+}
+
+std::vector<Chunk> cut(const std::vector<Chunk>& whole, int parts, size_t element) {
+  std::vector<Chunk> chunks;
+  for (int i = 0; i < parts && !whole.empty(); ++i) chunks.push_back(part(whole[0], parts, i, element));
+  return chunks;
+}
+
+bool is_cut(Collective c) { return c == Collective::all_reduce || c == Collective::broadcast || c == Collective::reduce || c == Collective::barrier; }
+
+bool is_move(Collective c) {
+  return c == Collective::broadcast || c == Collective::all_gather || c == Collective::all_to_all || c == Collective::gather || c == Collective::scatter;
+}
+
+// While another thread has the lane and there is no one event to wait for.
+void nap() {
+  const timespec t{0, 200'000};
+  nanosleep(&t, nullptr);
+}
+
+// FNV-1a: the same in every build, because ranks compare it.
+uint32_t hash_of(const Rule& rule, int channels) {
+  uint32_t h = 2166136261u;
+  const auto eat = [&h](uint8_t b) { h = (h ^ b) * 16777619u; };
+  for (char c : rule.schedule) eat(static_cast<uint8_t>(c));
+  for (uint64_t word : {uint64_t{rule.slot}, static_cast<uint64_t>(channels)})
+    for (int i = 0; i < 8; ++i) eat(static_cast<uint8_t>(word >> 8 * i));
+  return h;
+}
+
+}  // namespace
+
+Communicator::Communicator(Engine& engine, GroupSpec spec) : engine_(engine), spec_(std::move(spec)), board_(spec_.board->data(), spec_.ranks, spec_.rank) {
+  std::vector<ShmPeer> peers;
+  for (const PeerInfo& p : spec_.peers) peers.push_back({p.segment, &p.process->doorbell()});
+  connections_ = make_shm_connections(spec_.layout, spec_.rank, std::move(peers), engine.budget());
+  for (int c = 0; c < spec_.layout.channels; ++c) lanes_.push_back(std::make_unique<Lane>());
+  mailbox_ = std::make_unique<Mailbox>(*connections_, spec_.rank, spec_.ranks, spec_.layout.message_capacity);
+  board_.set_state(RankState::present);
+}
+
+Communicator::~Communicator() = default;
+
+// ---------------------------------------------------------------------------------------------------------------- choosing
+
+const Rule& Communicator::rule(const Call& call) const {
+  const auto& rules = spec_.rules[static_cast<int>(call.collective)];
+  const uint64_t bytes = call.uniform ? call.bytes : UINT64_MAX;
+  for (const Rule& r : rules)
+    if (bytes <= r.max_bytes) return r;
+  return rules.back();
+}
+
+// Looked up under the issue lock, built outside it: building may take Python's lock, which another caller may hold while it wants this one.
+std::shared_ptr<const Program> Communicator::program(const Call& call, const Rule& rule, std::string& error) {
+  const Collective collective = call.collective == Collective::barrier ? Collective::all_reduce : call.collective;
+  const auto key = std::make_tuple(collective, rule.schedule, call.root);
+  {
+    const std::lock_guard<std::mutex> hold(issue_);
+    const auto it = programs_.find(key);
+    if (it != programs_.end()) return it->second;
+  }
+  const std::vector<int32_t> table = spec_.build(collective, rule.schedule, call.root, error);
+  if (!error.empty()) return nullptr;
+  auto fresh = std::make_shared<Program>();
+  error = Program::load(table.data(), table.size(), *fresh);
+  if (error.empty() && (fresh->nranks != spec_.ranks || fresh->rank != spec_.rank)) error = "it is for another rank or group size";
+  if (error.empty() && fresh->slots > static_cast<int>(spec_.layout.slots)) error = "it needs " + std::to_string(fresh->slots) + " slots, memory.slots is " + std::to_string(spec_.layout.slots);
+  if (!error.empty()) {
+    error = "the program of schedule '" + rule.schedule + "' for " + name(collective) + " is refused: " + error;
+    return nullptr;
+  }
+  const std::lock_guard<std::mutex> hold(issue_);
+  return programs_.emplace(key, std::move(fresh)).first->second;
+}
+
+const Communicator::Bound* Communicator::bound(const std::shared_ptr<const Program>& program, int channel) {
+  auto& slot = bounds_[{program.get(), channel}];
+  if (!slot) {
+    slot = std::make_unique<Bound>();
+    slot->program = program;
+    for (const ConnectionRef& c : program->senders) slot->senders.push_back(connections_->sender(c.kind, channel, c.peer));
+    for (const ConnectionRef& c : program->receivers) slot->receivers.push_back(connections_->receiver(c.kind, channel, c.peer));
+  }
+  return slot.get();
+}
+
+Run Communicator::make_run(const Call& call, const Rule& rule, const Bound& bound, int channel, int channels, uint32_t tag) const {
+  const Program& p = *bound.program;
+  Run run;
+  run.program = &p;
+  run.senders = bound.senders.data();
+  run.receivers = bound.receivers.data();
+  if (is_cut(call.collective)) {
+    run.in = cut(call.in, p.nchunks_in, call.element);
+    run.out = cut(call.out, p.nchunks_out, call.element);
+  } else {
+    run.in = call.in;
+    run.out = call.out;
+  }
+  if (channels > 1)
+    for (auto* chunks : {&run.in, &run.out})
+      for (Chunk& c : *chunks) c = part(c, channels, channel, call.element);
+  const size_t capacity = std::min(spec_.layout.fan_out_capacity, spec_.layout.pair_capacity);
+  run.dtype = call.dtype;
+  run.element = call.element;
+  run.piece = std::max<size_t>(1, std::min(rule.slot, capacity) / call.element);
+  if (call.op != ReduceOp::none) {
+    run.reduce = reduce_function(call.dtype, call.op == ReduceOp::avg ? ReduceOp::sum : call.op);
+    run.finish = reduce_function(call.dtype, call.op);
+  }
+  run.tag = tag;
+  run.sized_tags = !call.uniform;
+  run.stream_out = is_move(call.collective) && call.bytes >= kStreamFrom;
+  return run;
+}
+
+void Communicator::log_choice(const Call& call, const Rule& rule) {
+  if (!spec_.info || spec_.rank != 0) return;
+  int size_class = 0;
+  while (size_class < 63 && (uint64_t{1} << size_class) < call.bytes) ++size_class;
+  uint64_t& seen = logged_[static_cast<int>(call.collective)];
+  if (seen >> size_class & 1) return;
+  seen |= uint64_t{1} << size_class;
+  char line[256];
+  std::snprintf(line, sizeof line, "policy: group %s: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s) over %s [%s]", spec_.name.c_str(), name(call.collective),
+                static_cast<unsigned long long>(call.bytes), spec_.ranks, rule.schedule.c_str(), rule.slot, rule.channels, rule.channels == 1 ? "" : "s",
+                connections_->kind(), rule.source.c_str());
+  spec_.info(line);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- issuing
+
+RequestPtr Communicator::start(const Call& call, std::string& error) {
+  if (spec_.rules[static_cast<int>(call.collective)].empty()) {
+    error = std::string("no rule of the policy covers ") + name(call.collective);
+    return nullptr;
+  }
+  const Rule& chosen = rule(call);
+  const auto program = this->program(call, chosen, error);
+  if (!program) return nullptr;
+  const bool fits = is_cut(call.collective) || (static_cast<int>(call.in.size()) == program->nchunks_in && static_cast<int>(call.out.size()) == program->nchunks_out);
+  if (!fits) {
+    error = std::string("internal error: the buffers of ") + name(call.collective) + " do not fit its program";
+    return nullptr;
+  }
+  const int channels = call.uniform && call.bytes >= kChannelBytes * chosen.channels ? std::min<int>(chosen.channels, static_cast<int>(lanes_.size())) : 1;
+  RequestPtr request;
+  {
+    const std::lock_guard<std::mutex> hold(issue_);
+    Fingerprint f{call.collective, call.dtype, call.op, call.root, sequence_.load() + 1, call.uniform ? call.bytes : 0, hash_of(chosen, channels)};
+    request = std::make_shared<Request>(f, call.deadline_ns);
+    request->set_parts(channels);
+    sequence_.store(f.sequence);
+    board_.announce(f);
+    log_choice(call, chosen);
+    pending_.fetch_add(1, std::memory_order_seq_cst);
+    for (int c = 0; c < channels; ++c)
+      lanes_[c]->push(request, std::make_unique<Interpreter>(make_run(call, chosen, *bound(program, c), c, channels, f.hash())));
+  }
+  issued(call.caller_waits, call.bytes);
+  return request;
+}
+
+// A caller that waits drives it itself. An async call does what can be done at once (cheap for small messages: the last of several often
+// finishes the others), then leaves the rest to the driver. Not so for large ones: the caller has its own work to do.
+void Communicator::issued(bool caller_waits, uint64_t bytes) {
+  if (caller_waits) return;
+  if (bytes > kInlineWork)
+    large_.store(sequence_.load(), std::memory_order_relaxed);
+  else if (large_.load(std::memory_order_relaxed) == 0)
+    advance();
+  if (pending() == 0)
+    large_.store(0, std::memory_order_relaxed);
+  else if (waiters_.load(std::memory_order_seq_cst) == 0)
+    engine_.wake_drivers();
+}
+
+RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline_ns, bool caller_waits) {
+  const Fingerprint f{kind, DType::other, ReduceOp::none, message.peer, 0, message.bytes, 0};
+  auto request = std::make_shared<Request>(f, deadline_ns);
+  const uint64_t bytes = message.bytes;
+  message.request = request;
+  pending_.fetch_add(1, std::memory_order_seq_cst);
+  mailbox_->post(std::move(message));
+  issued(caller_waits, bytes);
+  return request;
+}
+
+RequestPtr Communicator::send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, bool caller_waits) {
+  return post({nullptr, true, const_cast<char*>(static_cast<const char*>(data)), bytes, peer, tag}, Collective::send, deadline_ns, caller_waits);
+}
+
+RequestPtr Communicator::recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, bool caller_waits) {
+  return post({nullptr, false, static_cast<char*>(data), bytes, peer, tag}, Collective::recv, deadline_ns, caller_waits);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- driving
+
+bool Communicator::gone(int rank) const {
+  return rank >= 0 && rank != spec_.rank && (spec_.peers[rank].process->dead.load(std::memory_order_seq_cst) || board_.state(rank) == RankState::left);
+}
+
+bool Communicator::wants_driver(int worker) const {
+  if (pending() == 0) return false;
+  int busy = mailbox_->idle() ? 0 : 1;
+  for (const auto& lane : lanes_) busy += lane->idle() ? 0 : 1;
+  return busy > waiters_.load(std::memory_order_seq_cst) + worker;
+}
+
+bool Communicator::advance() {
+  Ended ended;
+  bool moved = false;
+  if (failed_.load(std::memory_order_acquire) || board_.failed()) {
+    end_all(ended);
+    moved = !ended.empty();
+    deliver(ended);
+    return moved;
+  }
+  // What a dead peer published before it died counts: look at its state after the drive, then drive once more.
+  const auto drive = [&](auto&& once) {
+    for (int look = 0; look < 2; ++look) {
+      Stall stall;
+      const bool acted = once(stall);
+      moved |= acted;
+      if (acted || (!stall.request && !stall.broken)) return;
+      waits_for_.store(stall.waits_for, std::memory_order_relaxed);
+      const bool lost = gone(stall.waits_for);
+      if (stall.mismatch || stall.broken || (lost && look == 1)) return settle(stall, ended);
+      if (!lost) return;
+    }
+  };
+  for (const auto& lane : lanes_) drive([&](Stall& stall) { return lane->drive(ended, stall); });
+  drive([&](Stall& stall) { return mailbox_->drive([this](int r) { return gone(r); }, ended, stall); });
+  deliver(ended);
+  return moved;
+}
+
+void Communicator::settle(const Stall& stall, Ended& ended) {
+  Error error;
+  if (stall.broken) {
+    error = *stall.broken;
+    error.rank = error.reporter = spec_.rank;
+  } else if (stall.mismatch) {
+    error = describe_mismatch(stall);
+  } else {
+    const bool dead = spec_.peers[stall.waits_for].process->dead.load();
+    error = describe(dead ? Cause::peer_died : Cause::peer_left, stall.waits_for, stall);
+  }
+  fail(std::move(error));
+  end_all(ended);
+}
+
+// The culprit stands on the board before any exception is raised, here or elsewhere; the first cause wins.
+void Communicator::fail(Error error) {
+  if (!board_.post(error)) board_.read_error(error);
+  {
+    const std::lock_guard<std::mutex> hold(error_mutex_);
+    if (!error_) error_ = error;
+  }
+  failed_.store(true, std::memory_order_seq_cst);
+  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
+  engine_.wake_drivers();
+}
+
+void Communicator::end_all(Ended& ended) {
+  Error error;
+  {
+    const std::lock_guard<std::mutex> hold(error_mutex_);
+    if (!error_) board_.read_error(error_);
+    error = error_;
+  }
+  failed_.store(true, std::memory_order_seq_cst);
+  for (const auto& lane : lanes_) lane->fail(error, ended);
+  mailbox_->fail(error, ended);
+}
+
+// With no lane held: callbacks may call back into this group.
+void Communicator::deliver(Ended& ended) {
+  if (ended.empty()) return;
+  for (const RequestPtr& request : ended) {
+    pending_.fetch_sub(1, std::memory_order_seq_cst);
+    if (auto then = request->complete()) engine_.callbacks().run(std::move(then));
+  }
+  engine_.doorbell().ring();  // another thread of this process may be waiting for one of these
+}
+
+bool Communicator::wait(Request& request, int64_t until_ns, const std::function<bool()>& interrupted) {
+  if (request.done()) return true;
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  Backoff backoff(spec_.caller);
+  Doorbell& doorbell = engine_.doorbell();
+  int64_t asked = now_ns();
+  bool stop = false;
+  while (true) {
+    const bool moved = advance();
+    if (request.done()) break;
+    if (moved) backoff.reset();
+    if (moved || backoff.stay_awake()) continue;
+    const uint32_t bell = doorbell.raise();
+    if (advance()) backoff.reset();
+    if (request.done()) break;
+    const int64_t now = now_ns();
+    if (now >= until_ns && (stop = true)) break;
+    look_at_deadlines(now);
+    if (now >= request.deadline_ns && !request.done()) fail(describe_timeout(request, waits_for_.load(), (now - request.started_ns) * 1e-9));
+    if (request.done()) break;
+    const int64_t until = std::min({until_ns - now, request.deadline_ns - now, kLongestSleepNs});
+    const bool signal = until > 0 && doorbell.sleep(bell, until);
+    if ((signal || now_ns() - asked > kLongestSleepNs) && interrupted) {
+      if ((stop = interrupted())) break;
+      asked = now_ns();
+    }
+  }
+  // Hand over: the driver if nobody else waits here, and any other sleeper of this process looks again.
+  if (waiters_.fetch_sub(1, std::memory_order_seq_cst) == 1 && pending() > 0) engine_.wake_drivers();
+  doorbell.ring();
+  return !stop || request.done();
+}
+
+void Communicator::look_at_deadlines(int64_t now) {
+  if (failed_.load()) return;
+  for (const auto& lane : lanes_)
+    if (const RequestPtr front = lane->front(); front && front->deadline_ns <= now)
+      return fail(describe_timeout(*front, waits_for_.load(), (now - front->started_ns) * 1e-9));
+  int peer = -1;
+  if (const RequestPtr late = mailbox_->overdue(now, &peer)) fail(describe_timeout(*late, peer, (now - late->started_ns) * 1e-9));
+}
+
+// ---------------------------------------------------------------------------------------------------------------- ending
+
+void Communicator::abort(const std::string& reason) {
+  Error e;
+  e.cause = Cause::aborted;
+  e.rank = e.reporter = spec_.rank;
+  e.pid = spec_.peers[spec_.rank].pid;
+  std::snprintf(e.host, sizeof e.host, "%s", spec_.peers[spec_.rank].host.c_str());
+  std::snprintf(e.text, sizeof e.text, "ringcomm: group '%s' was aborted by %s: %s", spec_.name.c_str(), rank_name(spec_.rank).c_str(), reason.c_str());
+  fail(e);
+  // Whoever drives now sees the flag and leaves; bounded, because advance() never waits.
+  const int64_t until = now_ns() + 2'000'000'000;
+  while (pending() > 0 && now_ns() < until) {
+    advance();
+    if (pending() > 0) nap();
+  }
+}
+
+void Communicator::leave(int64_t grace_ns) {
+  const int64_t collectives_until = now_ns() + grace_ns;
+  int64_t stopped_since = 0;
+  while (!failed_.load() && pending() > 0) {
+    const bool sends = mailbox_->pending_sends() > 0;
+    const bool collectives = pending() > 0 && std::any_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return !l->idle(); });
+    const int64_t now = now_ns();
+    if (!sends && (!collectives || now >= collectives_until)) break;
+    if (sends && peers_stopped()) {
+      if (stopped_since == 0) stopped_since = now;
+      if (now - stopped_since > grace_ns) break;
+    } else {
+      stopped_since = 0;
+    }
+    if (!advance()) nap();
+    look_at_deadlines(now);
+  }
+  board_.set_state(RankState::left);
+  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
+  if (pending() > 0) {
+    {
+      const std::lock_guard<std::mutex> hold(error_mutex_);
+      if (!error_) {
+        error_.cause = Cause::aborted;
+        error_.rank = error_.reporter = spec_.rank;
+        std::snprintf(error_.text, sizeof error_.text, "ringcomm: group '%s' was destroyed on rank %d while this call was still pending", spec_.name.c_str(), spec_.rank);
+      }
+    }
+    failed_.store(true, std::memory_order_seq_cst);
+    while (pending() > 0) {
+      Ended ended;
+      end_all(ended);
+      deliver(ended);
+    }
+  }
+}
+
+bool Communicator::failed(Error& error) const {
+  if (!failed_.load(std::memory_order_acquire)) return board_.read_error(error);
+  const std::lock_guard<std::mutex> hold(error_mutex_);
+  error = error_;
+  return true;
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,151 @@
+// One group: rank, connections, programs, decision table, the order of its calls. Owns no thread.
+//
+// Any thread may call anything. Calls are ordered by the issue lock; each lane and the mailbox are driven by one thread at a time (TryLock).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "connections/shm.h"
+#include "core/program.h"
+#include "engine/backoff.h"
+#include "engine/engine.h"
+#include "engine/lane.h"
+#include "engine/mailbox.h"
+
+namespace ringcomm {
+
+// A rule of the policy that holds for this group: sizes are all that is left to compare.
+struct Rule {
+  uint64_t max_bytes = UINT64_MAX;
+  std::string schedule;
+  size_t slot = 0;  // bytes a slot is filled to
+  int channels = 1;
+  std::string source;  // "default.yaml:12"
+};
+
+struct PeerInfo {
+  std::string host;
+  int pid = 0;
+  std::shared_ptr<PeerProcess> process;
+  std::shared_ptr<Segment> segment;
+};
+
+struct GroupSpec {
+  std::string name;
+  int rank = 0, ranks = 1;
+  std::vector<PeerInfo> peers;  // by rank, own included
+  std::shared_ptr<Segment> board;
+  ShmLayout layout;
+  WaitPolicy caller;
+  std::array<std::vector<Rule>, kCollectives> rules;  // by collective; the last of each has no limit
+  // The packed program of (collective, schedule, root), or a sentence in `error`. Called without any lock held.
+  std::function<std::vector<int32_t>(Collective, const std::string& schedule, int root, std::string& error)> build;
+  std::function<void(const std::string& line)> info;  // RINGCOMM_DEBUG=INFO; may be empty
+};
+
+// What a caller asks for. Buffers: all_reduce, broadcast, reduce and barrier give one Chunk in `in` and/or `out` (the communicator cuts it up); the others give
+// what docs/program.md says.
+struct Call {
+  Collective collective = Collective::barrier;
+  DType dtype = DType::other;
+  size_t element = 1;
+  ReduceOp op = ReduceOp::none;
+  int root = -1;
+  std::vector<Chunk> in, out;
+  uint64_t bytes = 0;   // whole message
+  bool uniform = true;  // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
+  int64_t deadline_ns = kNoDeadline;
+  bool caller_waits = false;  // the caller goes straight to wait(): no driver is woken
+};
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  Communicator(Engine& engine, GroupSpec spec);
+  ~Communicator();
+
+  // Starts a collective. On a mistake of ours (no rule, no program) returns null and a sentence in `error`.
+  RequestPtr start(const Call& call, std::string& error);
+  RequestPtr send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, bool caller_waits);
+  RequestPtr recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, bool caller_waits);
+
+  // Waits for the request, driving the group meanwhile. False: `until_ns` passed, or `interrupted()` said so; the request goes on.
+  // `interrupted` is asked about every 200 ms and after every signal.
+  bool wait(Request& request, int64_t until_ns, const std::function<bool()>& interrupted);
+
+  // Drives everything once. True if something moved. Any thread.
+  bool advance();
+  bool wants_driver(int worker) const;
+  void look_at_deadlines(int64_t now);
+
+  void abort(const std::string& reason);
+  // Orderly end: waits for own sends while their peers live (at most `grace_ns`), then leaves. Requests still pending end as aborted.
+  void leave(int64_t grace_ns);
+  bool failed(Error& error) const;
+  // Who has not made this call, in words: for a wait that ran out of time.
+  std::string who_is_missing(const Request& request) const;
+
+  uint64_t sequence() const { return sequence_.load(); }
+  void set_sequence(uint64_t s) { sequence_.store(s); }
+  const GroupSpec& spec() const { return spec_; }
+  const char* connection_kind() const { return connections_->kind(); }
+
+ private:
+  struct Bound {  // a program with its connections on one channel
+    std::shared_ptr<const Program> program;
+    std::vector<Sender*> senders;
+    std::vector<Receiver*> receivers;
+  };
+  const Rule& rule(const Call& call) const;
+  std::shared_ptr<const Program> program(const Call& call, const Rule& rule, std::string& error);
+  const Bound* bound(const std::shared_ptr<const Program>& program, int channel);
+  Run make_run(const Call& call, const Rule& rule, const Bound& bound, int channel, int channels, uint32_t tag) const;
+  void log_choice(const Call& call, const Rule& rule);
+  void issued(bool caller_waits, uint64_t bytes);
+  RequestPtr post(Message message, Collective kind, int64_t deadline_ns, bool caller_waits);
+  void deliver(Ended& ended);
+  void settle(const Stall& stall, Ended& ended);
+  void fail(Error error);
+  void end_all(Ended& ended);
+  bool gone(int rank) const;
+  int pending() const { return pending_.load(std::memory_order_seq_cst); }
+
+  // report.cpp
+  Error blame(Cause cause, int culprit, const Fingerprint& call, int step) const;
+  bool peers_stopped() const;
+  Error describe(Cause cause, int culprit, const Stall& stall) const;
+  Error describe_timeout(const Request& request, int waits_for, double seconds) const;
+  Error describe_mismatch(const Stall& stall) const;
+  std::string rank_name(int rank) const;
+  std::string missing(const Request& request, int* first) const;
+
+  Engine& engine_;
+  GroupSpec spec_;
+  Board board_;
+  std::unique_ptr<Connections> connections_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::unique_ptr<Mailbox> mailbox_;
+
+  std::mutex issue_;  // order of calls, programs, bindings
+  std::map<std::tuple<Collective, std::string, int>, std::shared_ptr<const Program>> programs_;
+  std::map<std::pair<const Program*, int>, std::unique_ptr<Bound>> bounds_;
+  std::array<uint64_t, kCollectives> logged_{};  // a bit per power of two of bytes
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> large_{0};  // not 0: a large async call may be pending, so callers leave driving to the driver
+  std::atomic<int> waits_for_{-1};  // the rank a stalled drive last waited for: for reports
+
+  std::atomic<int> pending_{0}, waiters_{0};
+  std::atomic<bool> failed_{false};
+  mutable std::mutex error_mutex_;
+  Error error_;
+};
+
+}  // namespace ringcomm

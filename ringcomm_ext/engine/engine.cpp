@@ -1,0 +1,218 @@
+#include "engine/engine.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "engine/communicator.h"
+#include "engine/threads.h"
+
+namespace ringcomm {
+namespace {
+
+// The longest sleep of a driver on duty. Nothing relies on it but deadlines; the model check has no such cap.
+constexpr int64_t kLookAgainNs = 200'000'000;
+constexpr uint64_t kListener = 1ull << 62, kStop = 2ull << 62, kConnection = 3ull << 62, kKind = 3ull << 62;
+
+bool system_error(Error& error, const char* what) {
+  error.cause = Cause::internal;
+  std::snprintf(error.text, sizeof error.text, "ringcomm: %s failed: %s", what, std::strerror(errno));
+  return false;
+}
+
+bool add_to_epoll(int epoll, int fd, uint64_t id) {
+  epoll_event e{};
+  e.events = EPOLLIN;
+  e.data.u64 = id;
+  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::start(const EngineOptions& options, Error& error) {
+  std::unique_ptr<Engine> engine(new Engine(options));
+  engine->self_ = std::make_shared<PeerProcess>();
+  engine->self_->key = to_hex(fresh_nonce());
+  engine->self_->doorbell_segment = Segment::create(sizeof(Doorbell), error);
+  if (!engine->self_->doorbell_segment || !engine->server_.listen(error)) return nullptr;
+  engine->self_->pidfd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
+  if (engine->self_->pidfd < 0) {
+    system_error(error, "pidfd_open (Linux 5.3 or newer is needed)");
+    return nullptr;
+  }
+  engine->epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  engine->stop_event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (engine->epoll_ < 0 || engine->stop_event_ < 0 || !add_to_epoll(engine->epoll_, engine->server_.listener(), kListener) ||
+      !add_to_epoll(engine->epoll_, engine->stop_event_, kStop)) {
+    system_error(error, "epoll");
+    return nullptr;
+  }
+  engine->peers_[engine->self_->key] = engine->self_;
+  Engine* e = engine.get();
+  for (int i = 0; i < options.workers; ++i) engine->threads_.push_back(start_thread("rc-driver", [e, i] { e->drive(i); }));
+  engine->threads_.push_back(start_thread("rc-poller", [e] { e->poll(); }));
+  return engine;
+}
+
+Engine::~Engine() {
+  stopping_ = true;
+  if (stop_event_ >= 0) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto n = write(stop_event_, &one, sizeof one);
+  }
+  if (!threads_.empty()) {
+    wake_drivers();
+    doorbell().ring_always();
+  }
+  for (std::thread& t : threads_) t.join();
+  callbacks_.stop(2'000'000'000);
+  for (int fd : {epoll_, stop_event_, self_ ? self_->pidfd : -1})
+    if (fd >= 0) close(fd);
+}
+
+std::vector<int> Engine::own_fds() const { return {self_->doorbell_segment->fd(), self_->pidfd}; }
+
+// ---------------------------------------------------------------------------------------------------------------- peers
+
+std::shared_ptr<PeerProcess> Engine::peer(const std::string& key, int doorbell_fd, int pidfd, Error& error) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  if (auto known = peers_[key].lock()) {
+    close(doorbell_fd);
+    close(pidfd);
+    return known;
+  }
+  auto segment = Segment::open(doorbell_fd, error);
+  if (!segment) {
+    close(pidfd);
+    return nullptr;
+  }
+  // The last group with this peer may go away on any thread; the descriptor leaves the epoll set by being closed.
+  std::shared_ptr<PeerProcess> peer(new PeerProcess, [](PeerProcess* p) {
+    if (p->pidfd >= 0) close(p->pidfd);
+    delete p;
+  });
+  peer->key = key;
+  peer->pidfd = pidfd;
+  peer->doorbell_segment = std::move(segment);
+  peers_[key] = peer;
+  watch(peer);
+  for (auto it = peers_.begin(); it != peers_.end();) it = it->second.expired() ? peers_.erase(it) : std::next(it);
+  for (auto it = watched_.begin(); it != watched_.end();) it = it->second.expired() ? watched_.erase(it) : std::next(it);
+  return peer;
+}
+
+void Engine::watch(const std::shared_ptr<PeerProcess>& peer) {
+  const uint64_t id = next_watch_++;
+  watched_[id] = peer;
+  add_to_epoll(epoll_, peer->pidfd, id);
+}
+
+void Engine::look_at_peer(uint64_t id) {
+  std::shared_ptr<PeerProcess> peer;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    const auto it = watched_.find(id);
+    if (it != watched_.end()) peer = it->second.lock();
+  }
+  if (!peer) return;
+  epoll_ctl(epoll_, EPOLL_CTL_DEL, peer->pidfd, nullptr);
+  peer->dead.store(true, std::memory_order_seq_cst);
+  doorbell().ring_always();  // whoever waits for it must look
+  wake_drivers();
+}
+
+void Engine::poll() {
+  while (!stopping_) {
+    epoll_event events[16];
+    const int n = epoll_wait(epoll_, events, 16, -1);
+    for (int i = 0; i < n; ++i) {
+      const uint64_t id = events[i].data.u64;
+      if ((id & kKind) == kListener) {
+        const int c = server_.accept();
+        if (c >= 0 && !add_to_epoll(epoll_, c, kConnection | static_cast<uint64_t>(c))) close(c);
+      } else if ((id & kKind) == kConnection) {
+        server_.serve(static_cast<int>(id & 0xffffffff));
+      } else if (id != kStop) {
+        look_at_peer(id);
+      }
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------- driving
+
+void Engine::add(const CommunicatorPtr& group) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  groups_.push_back(group);
+  version_.fetch_add(1);
+}
+
+void Engine::remove(const Communicator* group) {
+  CommunicatorPtr last;  // may be the last reference: released outside the lock
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const auto it = std::find_if(groups_.begin(), groups_.end(), [&](const CommunicatorPtr& g) { return g.get() == group; });
+  if (it == groups_.end()) return;
+  last = std::move(*it);
+  groups_.erase(it);
+  version_.fetch_add(1);
+}
+
+std::vector<CommunicatorPtr> Engine::groups(uint64_t& version) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  version = version_.load();
+  return groups_;
+}
+
+// A parked driver wakes by its own word; one asleep on the doorbell looks at the word after raising the flag, or is rung here.
+void Engine::wake_drivers() {
+  driver_word_.fetch_add(1, std::memory_order_seq_cst);
+  if (parked_.load(std::memory_order_seq_cst) > 0) futex_wake_all(driver_word_, false);
+  doorbell().ring();
+}
+
+void Engine::drive(int worker) {
+  std::vector<CommunicatorPtr> mine;
+  uint64_t version = 0;
+  Backoff backoff(options_.driver);
+  while (!stopping_) {
+    const uint32_t seen = driver_word_.load(std::memory_order_seq_cst);
+    if (version != version_.load()) mine = groups(version);
+    bool duty = false, moved = false;
+    const auto look = [&] {
+      for (const CommunicatorPtr& group : mine)
+        if (group->wants_driver(worker)) duty = true, moved |= group->advance();
+    };
+    look();
+    if (moved) {
+      backoff.reset();
+      continue;
+    }
+    if (!duty) {
+      backoff.reset();
+      parked_.fetch_add(1, std::memory_order_seq_cst);
+      look();
+      if (!duty && !stopping_ && version == version_.load()) {
+        mine.clear();  // a parked driver keeps no group alive
+        version = 0;
+        futex_sleep(driver_word_, seen, INT64_MAX / 2, false);
+      }
+      parked_.fetch_sub(1, std::memory_order_seq_cst);
+      continue;
+    }
+    if (backoff.stay_awake()) continue;
+    const uint32_t bell = doorbell().raise();
+    look();
+    if (moved || stopping_ || seen != driver_word_.load(std::memory_order_seq_cst)) continue;
+    const int64_t now = now_ns();
+    for (const CommunicatorPtr& group : mine) group->look_at_deadlines(now);
+    doorbell().sleep(bell, kLookAgainNs);
+  }
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,83 @@
+// The engine of a process: drives what no caller drives, serves peers, watches them.
+//
+// Threads: `workers` drivers (parked on a private word while there is nothing for them, else asleep on the doorbell), one poller (epoll: the local
+// socket, the peers' pidfds), and the callback threads. All block every signal.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "connections/fd_exchange.h"
+#include "connections/segment.h"
+#include "engine/backoff.h"
+#include "engine/callbacks.h"
+#include "engine/peer_process.h"
+
+namespace ringcomm {
+
+class Communicator;
+using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+struct EngineOptions {
+  int workers = 1;
+  WaitPolicy driver;
+  size_t memory_limit = size_t{1} << 30;
+};
+
+class Engine {
+ public:
+  // Starts the threads. Null and `error` if the system refuses what it needs.
+  static std::unique_ptr<Engine> start(const EngineOptions& options, Error& error);
+  ~Engine();  // stops and joins the threads; used by tests, the process's own engine is never destroyed
+
+  FdServer& server() { return server_; }
+  MemoryBudget& budget() { return budget_; }
+  Callbacks& callbacks() { return callbacks_; }
+  Doorbell& doorbell() { return self_->doorbell(); }
+  const std::string& key() const { return self_->key; }
+  // Descriptors a peer needs to know this process: doorbell, pidfd.
+  std::vector<int> own_fds() const;
+
+  // The process with this key; takes over the descriptors.
+  std::shared_ptr<PeerProcess> peer(const std::string& key, int doorbell_fd, int pidfd, Error& error);
+
+  void add(const CommunicatorPtr& group);
+  void remove(const Communicator* group);
+  // A group has work that no caller drives.
+  void wake_drivers();
+
+ private:
+  Engine(const EngineOptions& options) : options_(options), budget_(options.memory_limit) {}
+  void drive(int worker);
+  void poll();
+  void watch(const std::shared_ptr<PeerProcess>& peer);
+  void look_at_peer(uint64_t id);
+  std::vector<CommunicatorPtr> groups(uint64_t& version);
+
+  const EngineOptions options_;
+  MemoryBudget budget_;
+  FdServer server_;
+  Callbacks callbacks_;
+  std::shared_ptr<PeerProcess> self_;
+  int epoll_ = -1, stop_event_ = -1;
+  std::vector<std::thread> threads_;
+  std::atomic<bool> stopping_{false};
+
+  std::mutex mutex_;
+  std::vector<CommunicatorPtr> groups_;
+  std::map<std::string, std::weak_ptr<PeerProcess>> peers_;
+  std::map<uint64_t, std::weak_ptr<PeerProcess>> watched_;
+  uint64_t next_watch_ = 1;
+  std::atomic<uint64_t> version_{1};  // of groups_
+
+  std::atomic<uint32_t> driver_word_{0};
+  std::atomic<int> parked_{0};
+};
+
+}  // namespace ringcomm

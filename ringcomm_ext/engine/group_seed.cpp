@@ -1,0 +1,80 @@
+#include "engine/group_seed.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace ringcomm {
+
+std::unique_ptr<GroupSeed> GroupSeed::make(Engine& engine, int rank, const ShmLayout& layout, Error& error) {
+  std::unique_ptr<GroupSeed> seed(new GroupSeed(engine, rank, layout));
+  seed->segment_ = Segment::create(layout.bytes(), error);
+  if (!seed->segment_ || !seed->segment_->commit(0, layout.header_bytes(), engine.budget(), "the control lines of a group", error)) return nullptr;
+  std::vector<int> fds = engine.own_fds();
+  fds.insert(fds.begin(), seed->segment_->fd());
+  if (rank == 0) {
+    seed->board_ = Segment::create(Board::bytes(layout.ranks), error);
+    if (!seed->board_ || !seed->board_->commit(0, Board::bytes(layout.ranks), engine.budget(), "the board of a group", error)) return nullptr;
+    fds.push_back(seed->board_->fd());
+  }
+  engine.server().offer(seed->nonce_, std::move(fds));
+  return seed;
+}
+
+GroupSeed::~GroupSeed() { engine_.server().withdraw(nonce_); }
+
+PeerCard GroupSeed::card() const { return {engine_.server().address(), to_hex(nonce_), engine_.key(), "", static_cast<int>(getpid())}; }
+
+bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, GroupSpec& spec, Error& error) {
+  PeerInfo& info = spec.peers[peer];
+  info.host = card.host;
+  info.pid = card.pid;
+  if (peer == rank_) {
+    info.segment = segment_;
+    const std::vector<int> own = engine_.own_fds();
+    info.process = engine_.peer(engine_.key(), dup(own[0]), dup(own[1]), error);
+    return info.process != nullptr;
+  }
+  Nonce nonce;
+  if (!from_hex(card.nonce, nonce)) {
+    error.cause = Cause::internal;
+    std::snprintf(error.text, sizeof error.text, "ringcomm: the card of rank %d has a broken nonce", peer);
+    return false;
+  }
+  std::vector<int> fds;
+  if (!fetch_fds(card.socket, nonce, deadline_ns, fds, error)) {
+    const std::string why = error.text;
+    error.rank = peer;
+    std::snprintf(error.text, sizeof error.text,
+                  "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks must run on one machine, in one network namespace, and be "
+                  "alive",
+                  rank_, peer, card.host.c_str(), card.pid, why.c_str());
+    return false;
+  }
+  const size_t expected = peer == 0 ? 4 : 3;
+  if (fds.size() != expected) {
+    for (int fd : fds) close(fd);
+    error.cause = Cause::internal;
+    std::snprintf(error.text, sizeof error.text, "ringcomm: rank %d passed %zu descriptors, not %zu: do all ranks run the same version?", peer, fds.size(), expected);
+    return false;
+  }
+  info.process = engine_.peer(card.process, fds[1], fds[2], error);
+  info.segment = Segment::open(fds[0], error);
+  if (peer == 0) spec.board = Segment::open(fds[3], error);
+  return info.process && info.segment && (peer != 0 || spec.board);
+}
+
+CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& cards, int64_t deadline_ns, Error& error) {
+  spec.rank = rank_;
+  spec.ranks = layout_.ranks;
+  spec.layout = layout_;
+  spec.board = board_;
+  spec.peers.resize(cards.size());
+  for (size_t peer = 0; peer < cards.size(); ++peer)
+    if (!open_peer(cards[peer], static_cast<int>(peer), deadline_ns, spec, error)) return nullptr;
+  auto group = std::make_shared<Communicator>(engine_, std::move(spec));
+  engine_.add(group);
+  return group;
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,45 @@
+// A group before its peers are known: what this rank offers (segment, board), and how the others become a Communicator.
+//
+// Order: seed on every rank -> cards exchanged through the store (Python) -> connect(). The seed is registered before its card is published, so
+// a peer that asks early is answered; nothing has to wait or be parked.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/communicator.h"
+
+namespace ringcomm {
+
+// What a rank publishes about itself, as the store carries it.
+struct PeerCard {
+  std::string socket;   // address of its process's local socket
+  std::string nonce;    // of the offer, hex
+  std::string process;  // key of its process
+  std::string host;
+  int pid = 0;
+};
+
+class GroupSeed {
+ public:
+  // Null and `error` on failure. Rank 0 makes the board.
+  static std::unique_ptr<GroupSeed> make(Engine& engine, int rank, const ShmLayout& layout, Error& error);
+  ~GroupSeed();  // withdraws the offer: keep it as long as the Communicator, late peers may still ask
+
+  PeerCard card() const;
+  // Opens every peer's segment; blocks up to the deadline. `spec` comes with everything but peers, board and layout.
+  CommunicatorPtr connect(GroupSpec spec, const std::vector<PeerCard>& cards, int64_t deadline_ns, Error& error);
+
+ private:
+  GroupSeed(Engine& engine, int rank, const ShmLayout& layout) : engine_(engine), rank_(rank), layout_(layout), nonce_(fresh_nonce()) {}
+  bool open_peer(const PeerCard& card, int peer, int64_t deadline_ns, GroupSpec& spec, Error& error);
+
+  Engine& engine_;
+  const int rank_;
+  const ShmLayout layout_;
+  const Nonce nonce_;
+  std::shared_ptr<Segment> segment_, board_;
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,63 @@
+// One call inside the engine: a collective or one end of a message. Shared by the torch Work, the queue it stands in, and whoever waits.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "engine/board.h"
+
+namespace ringcomm {
+
+class Request {
+ public:
+  Request(const Fingerprint& call, int64_t deadline_ns) : call(call), deadline_ns(deadline_ns), started_ns(now_ns()) {}
+
+  const Fingerprint call;
+  const int64_t deadline_ns;
+  const int64_t started_ns;
+  int source = -1;  // recv: who sent it; valid once done
+
+  bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
+  // Valid once done; null on success.
+  const Error* error() const { return error_.get(); }
+  int64_t ended_ns() const { return ended_ns_; }
+
+  // `then` runs on a callback thread after completion. False: already done, the caller runs it itself. At most one per request.
+  bool attach(std::function<void()> then) {
+    then_ = std::move(then);
+    int expected = kPending;
+    if (state_.compare_exchange_strong(expected, kWanted)) return true;
+    then_ = nullptr;
+    return false;
+  }
+
+  // --- the engine's side; the holder of the lane ---
+  void set_parts(int parts) { parts_left_.store(parts, std::memory_order_relaxed); }
+  // One lane is through with it (with an error or not). True when it was the last: then complete() must follow.
+  bool part_done(const Error* error) {
+    if (error) {
+      const std::lock_guard<std::mutex> hold(error_mutex_);
+      if (!error_) error_ = std::make_unique<Error>(*error);
+    }
+    return parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+  // Makes it done. Returns the callback to hand to a callback thread, if any.
+  std::function<void()> complete() {
+    ended_ns_ = now_ns();
+    return state_.exchange(kDone, std::memory_order_acq_rel) == kWanted ? std::move(then_) : nullptr;
+  }
+
+ private:
+  static constexpr int kPending = 0, kWanted = 1, kDone = 2;
+  std::atomic<int> state_{kPending};
+  std::atomic<int> parts_left_{1};
+  std::mutex error_mutex_;
+  std::unique_ptr<Error> error_;
+  int64_t ended_ns_ = 0;
+  std::function<void()> then_;
+};
+using RequestPtr = std::shared_ptr<Request>;
+
+}  // namespace ringcomm
