@@ -1,0 +1,115 @@
+"""The schedules by name, and `build`, which everyone else calls. Users' own files come in through user.py.
+
+program = build("all_reduce", "ring", ranks=4, rank=1)
+table = ringcomm.program.pack.pack(program)
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ringcomm.program.ops import DEFAULT_SLOTS, ROOTED, Collective, Problem, Program, ScheduleError
+from ringcomm.program.verify import verify
+from ringcomm.schedules import chain, direct, pairwise, ring, tree
+from ringcomm.schedules.registry import Schedule, collective_named
+
+BUILT_IN: dict[str, Schedule] = {
+    schedule.name: schedule
+    for schedule in (
+        Schedule(
+            "one_shot",
+            {
+                "all_reduce": direct.all_reduce_one_shot,
+                "broadcast": direct.broadcast_one_shot,
+                "reduce": direct.reduce_one_shot,
+                "all_gather": direct.all_gather_one_shot,
+                "reduce_scatter": direct.reduce_scatter_one_shot,
+                "gather": direct.gather_one_shot,
+                "scatter": direct.scatter_one_shot,
+            },
+        ),
+        Schedule("two_shot", {"all_reduce": direct.all_reduce_two_shot}),
+        Schedule(
+            "ring",
+            {
+                "all_reduce": ring.all_reduce_ring,
+                "all_gather": ring.all_gather_ring,
+                "reduce_scatter": ring.reduce_scatter_ring,
+            },
+            min_slots=2,
+        ),
+        Schedule(
+            "tree", {"all_reduce": tree.all_reduce_tree, "broadcast": tree.broadcast_tree, "reduce": tree.reduce_tree}
+        ),
+        Schedule("chain", {"broadcast": chain.broadcast_chain, "reduce": chain.reduce_chain}),
+        Schedule("pairwise", {"all_to_all": pairwise.all_to_all_pairwise}),
+    )
+}
+
+# Built-in schedules and, after load_user, the user's.
+SCHEDULES: dict[str, Schedule] = dict(BUILT_IN)
+
+
+def schedule_named(name: str) -> Schedule:
+    """The schedule of that name. Raises ScheduleError listing the names otherwise."""
+    if name not in SCHEDULES:
+        raise ScheduleError(f"schedule={name!r}: unknown; allowed: {', '.join(sorted(SCHEDULES))}")
+    return SCHEDULES[name]
+
+
+@lru_cache(maxsize=4096)
+def build(
+    collective: str | Collective,
+    schedule: str,
+    ranks: int,
+    rank: int,
+    root: int | None = None,
+    slots: int = DEFAULT_SLOTS,
+) -> Program:
+    """One rank's program, cached. A user's schedule is verified for these ranks, root and slots before it is returned.
+
+    Raises ScheduleError naming the argument: unknown names, ranks or root out of range, too few slots, or, for a user's
+    schedule, the step that breaks a rule.
+    """
+    chosen = schedule_named(schedule)
+    problem = Problem(collective_named(collective), ranks, rank, root, slots)
+    if schedule not in BUILT_IN:
+        verify_schedule(problem.collective, schedule, ranks, root, slots)
+    return chosen.build(problem)
+
+
+@lru_cache(maxsize=1024)
+def verify_schedule(
+    collective: str | Collective, schedule: str, ranks: int, root: int | None = None, slots: int = DEFAULT_SLOTS
+) -> None:
+    """Verifies all ranks' programs of one schedule together. Raises ScheduleError with the schedule's name in front."""
+    verify(build_all(collective, schedule, ranks, root, slots))
+
+
+def build_all(
+    collective: str | Collective, schedule: str, ranks: int, root: int | None = None, slots: int = DEFAULT_SLOTS
+) -> tuple[Program, ...]:
+    """The programs of all ranks, for tools and tests. Not cached, not verified."""
+    wanted = collective_named(collective)
+    chosen = schedule_named(schedule)
+    return tuple(chosen.build(Problem(wanted, ranks, rank, root, slots)) for rank in range(ranks))
+
+
+def roots(collective: str | Collective, ranks: int) -> list[int | None]:
+    """Every root a program can be asked for: all ranks, or just None where the collective has none."""
+    return list(range(ranks)) if collective_named(collective) in ROOTED else [None]
+
+
+from ringcomm.schedules.user import load_user  # noqa: E402  (user.py registers into SCHEDULES above)
+
+__all__ = [
+    "BUILT_IN",
+    "SCHEDULES",
+    "Schedule",
+    "build",
+    "build_all",
+    "load_user",
+    "roots",
+    "schedule_named",
+    "verify_schedule",
+]

@@ -1,0 +1,59 @@
+"""What a schedule is to the registry: a name, the collectives it serves and the slots it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ringcomm.program.ops import Collective, Problem, Program, ScheduleError
+
+Generator = Callable[[Problem], Program]
+
+
+def collective_named(name: str | Collective) -> Collective:
+    """The Collective of that name. Raises ScheduleError listing the names otherwise."""
+    if isinstance(name, Collective):
+        return name
+    if name not in Collective.__members__:
+        raise ScheduleError(f"collective={name!r}: unknown; allowed: {', '.join(Collective.__members__)}")
+    return Collective[name]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A family of generators under one name. min_slots: fewer slots per FIFO are refused."""
+
+    name: str
+    generators: Mapping[str | Collective, Generator]
+    min_slots: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier():
+            raise ScheduleError(f"name={self.name!r}: a schedule's name is letters, digits and _")
+        if not self.generators:
+            raise ScheduleError(f"schedule {self.name}: generators is empty")
+        named = {collective_named(key): generator for key, generator in self.generators.items()}
+        object.__setattr__(self, "generators", named)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        return tuple(sorted(collective_named(key) for key in self.generators))
+
+    def build(self, problem: Problem) -> Program:
+        """One rank's program. Raises ScheduleError when the schedule does not serve the problem."""
+        if problem.collective not in self.generators:
+            allowed = ", ".join(c.name for c in self.collectives)
+            raise ScheduleError(f"schedule {self.name} does not serve {problem.collective.name}; it serves {allowed}")
+        if problem.ranks > 1 and problem.slots < self.min_slots:
+            raise ScheduleError(f"slots={problem.slots}: schedule {self.name} needs at least {self.min_slots}")
+        program = self.generators[problem.collective](problem)
+        self._check_is_for(program, problem)
+        return program
+
+    def _check_is_for(self, program: Program, problem: Problem) -> None:
+        if not isinstance(program, Program):
+            raise ScheduleError(f"schedule {self.name} returned {type(program).__name__}, not a Program")
+        p = program
+        built = Problem(p.collective, p.ranks, p.rank, p.root, p.slots)
+        if built != problem:
+            raise ScheduleError(f"schedule {self.name} returned a program for {built}, asked for {problem}")
