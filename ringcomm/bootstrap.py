@@ -1,0 +1,311 @@
+"""Exchange of one card per rank through the Store, and the check that the ranks agree. Opens no connection.
+
+    rank r                          Store                              rank 0
+    set card/r (own number)     --> card/1 .. card/n-1 --> waits for all, folds them into one blob
+    takes a blob only if it     <-- blob (id, all cards) <-- set
+    holds the own number;
+    deletes card/r, adds 1 to   --> ack/<id>
+    who comes last sets         --> done/<id>          --> all go on; rank 0 deletes card, blob and ack,
+    adds 1 to                   --> gone/<id>              and the last one of all deletes done and gone
+
+Every call of `exchange` draws a fresh number, so neither a restarted rank nor a store that is used again needs a counter:
+a blob of another time does not hold this number, and no rank goes on before all have acknowledged the same blob (with two
+ranks the one that takes it is all), so a card of a dead process is never believed. While it waits, rank 0 looks whether
+- a rank was restarted: its card has another number; a new blob with a new id is set, until one is acknowledged by all;
+- a rank is through and already makes its next group of this name: its card says so (`after`) and is left alone.
+Each rank deletes its own card before it acknowledges, so rank 0 never deletes, and never mistakes for old, a newer card.
+Store calls where all come within FIRST_WAIT: 7 a rank, 11 on rank 0 (n + 9 where the store cannot read several keys at
+once), none for a group of one.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ringcomm.errors import AgreementError, BootstrapError
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+Card = dict[str, Any]
+
+FIRST_WAIT = 0.5
+"""Seconds of one blocking wait in the Store; short, for only after it Ctrl-C is seen and other threads get the client.
+Later the Store is asked now and then: a blocking wait of TCPStore that times out writes two warnings to the log."""
+LONGEST_SLEEP = 0.1
+_FEW = 4
+_NEVER = "?"
+
+# Per (group, rank) of this process: the id of the last blob it took.
+_taken: dict[tuple[str, int], str] = {}
+_taken_lock = threading.Lock()
+
+
+@dataclass
+class _Exchange:
+    """One call of `exchange`: the store, the deadline and the names of its keys."""
+
+    store: Store
+    rank: int
+    size: int
+    timeout: float
+    group: str
+
+    def __post_init__(self) -> None:
+        self.start = time.monotonic()
+
+    def key(self, name: str) -> str:
+        return f"ringcomm/{self.group}/{name}"
+
+    def left(self) -> float:
+        return self.timeout - (time.monotonic() - self.start)
+
+    def peek(self, name: str) -> str | None:
+        """The value now, without waiting: compare_set against a value no key has leaves the key as it is."""
+        value = self.store.compare_set(self.key(name), _NEVER, _NEVER).decode()
+        return None if value == _NEVER else value
+
+    def block(self, names: Sequence[str]) -> bool:
+        """Lets the Store wait for all keys, for FIRST_WAIT at most; False if they are not there then."""
+        seconds = min(FIRST_WAIT, max(0.001, self.left()))
+        began = time.monotonic()
+        try:
+            self.store.wait([self.key(name) for name in names], timedelta(seconds=seconds))
+            return True
+        except RuntimeError:
+            # Stores have no common type for a time-out (FileStore raises a bare RuntimeError): a failure comes early.
+            if time.monotonic() - began < 0.9 * seconds:
+                raise
+            return False
+
+    def there(self, names: Sequence[str]) -> bool:
+        return self.store.check([self.key(name) for name in names])
+
+    def turns(self) -> Iterator[None]:
+        """Gives a turn at once and then, after ever longer sleeps, more until the deadline."""
+        pause = 0.0005
+        yield
+        while self.left() > 0:
+            time.sleep(max(0.0, min(pause, self.left())))
+            yield
+            pause = min(1.5 * pause, LONGEST_SLEEP)
+
+    def wait(self, names: Sequence[str]) -> bool:
+        """Waits until all keys exist; False at the deadline."""
+        return self.block(names) or any(self.there(names) for _ in self.turns())
+
+    def missing(self) -> list[int]:
+        """The other ranks whose card is not in the store now."""
+        return [r for r in range(self.size) if r != self.rank and not self.there([f"card/{r}"])]
+
+    def failure(self, text: str) -> str:
+        return f"group {self.group!r} of {self.size} ranks could not be made within {self.timeout:g} s: {text}"
+
+
+def exchange(store: Store, rank: int, size: int, card: Mapping[str, Any], timeout: float, group: str) -> list[Card]:
+    """Gives every rank the cards of all ranks, in rank order, each with a fresh random `nonce` (128 bit, hex).
+
+    card: what this rank says of itself, JSON values. timeout: seconds, for the whole call. group: a name that is the same on
+    all ranks and not in use by another exchange in this store at the same time.
+    Raises BootstrapError at the time-out, naming group, seconds and the ranks that did not come, or when the store fails.
+    """
+    if not 0 <= rank < size:
+        raise ValueError(f"rank is {rank}; allowed are 0 to {size - 1}")
+    mine = {**card, "nonce": secrets.token_hex(16)}
+    if size == 1:
+        return [mine]
+    run = _Exchange(store, rank, size, timeout, group)
+    try:
+        return _lead(run, mine) if rank == 0 else _follow(run, mine)
+    except BootstrapError:
+        raise
+    except RuntimeError as error:
+        raise BootstrapError(
+            f"group {group!r}: the store failed after {timeout - run.left():.1f} s on rank {rank} of {size} "
+            f"(has the process of rank 0 ended?): {error}"
+        ) from error
+
+
+def _follow(run: _Exchange, mine: Card) -> list[Card]:
+    _put_card(run, mine)
+    run.block(["blob"])
+    blob: dict[str, Any] | None = None
+    for _ in run.turns():
+        if blob is not None and run.there([f"done/{blob['id']}"]):
+            break
+        newest = _own_blob(run, mine["nonce"])
+        if newest is None:
+            continue  # none, or one of another time: rank 0 has not come yet or is not through with it
+        if "error" in newest:
+            raise BootstrapError(newest["error"])
+        if blob is None or newest["id"] != blob["id"]:
+            blob = newest
+            if _acknowledge(run, blob["id"]) or run.block([f"done/{blob['id']}"]):
+                break
+        elif _restarted(run, blob):
+            _put_card(run, mine)
+    else:
+        raise BootstrapError(run.failure(_absent(run, blob)))
+    assert blob is not None
+    _leave(run, blob["id"])
+    return blob["cards"]
+
+
+def _put_card(run: _Exchange, mine: Card) -> None:
+    with _taken_lock:
+        after = _taken.get((run.group, run.rank), "")
+    run.store.set(run.key(f"card/{run.rank}"), json.dumps({**mine, "after": after}))
+
+
+def _leave(run: _Exchange, blob_id: str) -> None:
+    with _taken_lock:
+        _taken[run.group, run.rank] = blob_id
+    # `done` must stay until all have seen it: a rank may only begin to wait for it after others have gone on.
+    if run.store.add(run.key(f"gone/{blob_id}"), 1) == run.size:
+        for name in (f"done/{blob_id}", f"gone/{blob_id}"):
+            run.store.delete_key(run.key(name))
+
+
+def _own_blob(run: _Exchange, nonce: str) -> dict[str, Any] | None:
+    """The blob in the store if it holds this rank's number."""
+    text = run.peek("blob")
+    return json.loads(text) if text is not None and nonce in text else None
+
+
+def _acknowledge(run: _Exchange, blob_id: str) -> bool:
+    """True if this rank is the last."""
+    # Before the others can go on: a next exchange must set a new card, not find this one.
+    run.store.delete_key(run.key(f"card/{run.rank}"))
+    last = run.store.add(run.key(f"ack/{blob_id}"), 1) == run.size - 1
+    if last:
+        run.store.set(run.key(f"done/{blob_id}"), "1")
+    return last
+
+
+def _restarted(run: _Exchange, blob: dict[str, Any]) -> bool:
+    """Whether a new rank 0 gathers cards again, though this rank has already taken those of the one before."""
+    text = run.peek("card/0")
+    card = json.loads(text) if text is not None else blob["cards"][0]
+    return card["nonce"] != blob["cards"][0]["nonce"] and card["after"] != blob["id"]
+
+
+def _absent(run: _Exchange, blob: dict[str, Any] | None) -> str:
+    """Why this rank waited in vain."""
+    if blob is not None:
+        return f"{_slow(run)} (seen by rank {run.rank})"
+    missing = run.missing()
+    text = f"{_ranks(missing)} did not come" if missing else "rank 0 came but did not gather the cards"
+    return f"{text} (seen by rank {run.rank})"
+
+
+def _lead(run: _Exchange, mine: Card) -> list[Card]:
+    _put_card(run, mine)
+    if not run.wait([f"card/{r}" for r in range(1, run.size)]):
+        _give_up(run, f"{_ranks(run.missing())} did not come", [mine, *_present(run).values()])
+    cards = [mine, *_read_cards(run)]
+    ids = [_publish(run, cards)]
+    if not run.block([f"done/{ids[-1]}"]):
+        for _ in run.turns():
+            if run.there([f"done/{ids[-1]}"]):
+                break
+            newer = {
+                r: c for r, c in _present(run).items() if c["nonce"] != cards[r]["nonce"] and c["after"] not in ids
+            }
+            if newer:
+                cards = [newer.get(r, card) for r, card in enumerate(cards)]
+                ids.append(_publish(run, cards))
+        else:
+            _give_up(run, _slow(run), cards)
+    for name in ("card/0", "blob", *(f"ack/{i}" for i in ids)):
+        run.store.delete_key(run.key(name))
+    _leave(run, ids[-1])
+    return [_plain(card) for card in cards]
+
+
+def _publish(run: _Exchange, cards: list[Card]) -> str:
+    """Sets the blob; returns its id."""
+    blob = {"id": secrets.token_hex(8), "cards": [_plain(card) for card in cards]}
+    run.store.set(run.key("blob"), json.dumps(blob))
+    return str(blob["id"])
+
+
+def _plain(card: Card) -> Card:
+    return {k: v for k, v in card.items() if k != "after"}
+
+
+def _present(run: _Exchange) -> dict[int, Card]:
+    """The other ranks' cards that are in the store now."""
+    found = {r: run.peek(f"card/{r}") for r in range(1, run.size)}
+    return {r: json.loads(text) for r, text in found.items() if text is not None}
+
+
+def _read_cards(run: _Exchange) -> list[Card]:
+    """The other ranks' cards, all known to be there: one call where the store can."""
+    ranks = range(1, run.size)
+    if len(ranks) > _FEW and run.store.has_extended_api():
+        # A card can vanish if this rank 0 was restarted while the ranks took its earlier blob: then multi_get would block.
+        before = run.store.timeout
+        run.store.set_timeout(timedelta(seconds=max(0.001, run.left())))
+        try:
+            return [json.loads(text) for text in run.store.multi_get([run.key(f"card/{r}") for r in ranks])]
+        finally:
+            run.store.set_timeout(before)
+    found = _present(run)
+    if len(found) < len(ranks):
+        _give_up(run, "a rank went on with an earlier rank 0; restart all ranks", found.values())
+    return [found[r] for r in ranks]
+
+
+def _slow(run: _Exchange) -> str:
+    """Who has not acknowledged: those whose cards are still there."""
+    waiting = [r for r in _present(run) if r != run.rank]
+    if waiting:
+        return f"{_ranks(waiting)} came but did not take the cards of the group; stopped or gone since?"
+    return "all ranks came but did not take the same cards; was one restarted in between? Restart all ranks"
+
+
+def _give_up(run: _Exchange, reason: str, cards: Iterable[Card]) -> NoReturn:
+    """Raises BootstrapError, and leaves its text in the store for the ranks whose cards are there."""
+    text = run.failure(reason)
+    run.store.set(run.key("blob"), json.dumps({"error": text, "nonces": [c["nonce"] for c in cards]}))
+    raise BootstrapError(text)
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """'rank 3', 'ranks 0, 2-5'."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    count = sum(map(len, runs))
+    return f"rank{'s' * (count != 1)} " + ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def check_agreement(cards: Sequence[Card]) -> None:
+    """Compares the `digest` (key -> text, as Config.digest_parts gives it) of all cards.
+
+    Raises AgreementError naming each key that differs and the ranks that have each value, most ranks first; the text
+    depends on the cards only, so all ranks raise the same one.
+    """
+    differ = []
+    for name in sorted({name for card in cards for name in card["digest"]}):
+        holders: dict[str, list[int]] = {}
+        for rank, card in enumerate(cards):
+            holders.setdefault(card["digest"].get(name, "(not set)"), []).append(rank)
+        if len(holders) > 1:
+            sides = sorted(holders.items(), key=lambda side: (-len(side[1]), side[1]))
+            differ.append(f"{name}: " + ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in sides))
+    if differ:
+        raise AgreementError(
+            "the ranks of this group were started with different settings or versions; give all the same. "
+            + "; ".join(differ)
+        )

@@ -1,0 +1,275 @@
+"""YAML -> frozen dataclasses. Unknown keys are refused with the nearest name; reads no hardware and no file nobody named.
+
+Where settings come from, first found: `pg_options` (`Options(...)`, a path, a shipped name or a dict), the environment
+variable RINGCOMM_CONFIG (a path or a shipped name), the shipped `default`. Then single keys from their own environment
+variables. No file in the current or home directory is ever looked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ringcomm.values import Bytes, Choice, Duration, Kind, Text, Threshold, ThresholdKind, Whole
+
+COLLECTIVES = (
+    "all_reduce",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "barrier",
+)
+KIB = 1024
+LARGE_GROUP = 8
+"""Ranks from which pair slots are smaller: their number grows with the square of the ranks."""
+
+
+def key(kind: Kind, default: Any, doc: str, *, env: str | None = None, agree: bool = False) -> Any:
+    """A field that is a key: what it accepts, its default, its text, its environment variable, whether all ranks must agree."""
+    return field(default=default, metadata={"kind": kind, "doc": doc, "env": env, "agree": agree})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyRule:
+    """One line of `policy.<collective>`: conditions and the schedule they choose. The first rule that matches wins."""
+
+    schedule: str = key(
+        Text("the name of a schedule"), "", "The schedule's name: a shipped one or one from `schedules`."
+    )
+    max_bytes: Threshold | None = key(
+        ThresholdKind(),
+        None,
+        "Matches messages up to this many bytes: the whole message (output of all_gather, input of reduce_scatter and "
+        "scatter). `128KiB/ranks` divides by the size of the group. Not for all_to_all, whose ranks may hold different "
+        "sizes, nor for barrier.",
+    )
+    ranks: int | None = key(
+        Whole(1, 65536), None, "Matches groups of exactly this size. Excludes `min_ranks`, `max_ranks`."
+    )
+    min_ranks: int | None = key(Whole(1, 65536), None, "Matches groups of at least this size.")
+    max_ranks: int | None = key(Whole(1, 65536), None, "Matches groups of at most this size.")
+    nodes: int | None = key(Whole(1, 65536), None, "Matches groups that span exactly this many nodes.")
+    slot: int | None = key(
+        Bytes(64, 64 << 20, step=64),
+        None,
+        "How far a slot is filled; at most the capacity `memory.slot` (which is also the default).",
+    )
+    channels: int = key(Whole(1, 16), 1, "Independent lanes that carry disjoint bytes of the message.")
+    where: str = field(default="", compare=False)
+    inherited: bool = field(default=False, compare=False)
+    """From the shipped default, not asked for: its slot gives way to a smaller `memory.slot` instead of being an error."""
+
+    def text(self) -> str:
+        """The rule as one line of YAML, without its place."""
+        shown = {
+            f.name: f.metadata["kind"].show(getattr(self, f.name))
+            for f in setting_fields(self)
+            if getattr(self, f.name) != f.default
+        }
+        return (
+            "{"
+            + ", ".join(f"{name}: {value}" for name, value in sorted(shown.items(), key=lambda x: x[0] == "schedule"))
+            + "}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Who drives the engine and how it waits."""
+
+    workers: int | str = key(
+        Whole(1, 64, auto=True),
+        "auto",
+        "Threads that move bytes, one channel each. auto: cores per rank on the node, at least 1, at most 8.",
+        env="RINGCOMM_WORKERS",
+    )
+    spin: int | str = key(
+        Duration(0, 10**9, auto=True),
+        "auto",
+        "How long a wait spins before it sleeps. auto: 80us where the ranks of a node fit its cores, else 0us.",
+        env="RINGCOMM_SPIN",
+    )
+    yields: int = key(Whole(0, 10000), 30, "Timed yields before sleeping, where ranks exceed cores.")
+
+    def workers_for(self, ranks_on_node: int, cores: int) -> int:
+        """`workers` with auto resolved; cores as `discover.host.usable_cores` counts them."""
+        return self.workers if isinstance(self.workers, int) else max(1, min(8, cores // max(1, ranks_on_node)))
+
+    def spin_ns_for(self, ranks_on_node: int, cores: int) -> int:
+        """`spin` in nanoseconds with auto resolved."""
+        # A wake costs 15-50 us (measured, 2-core VM, 2026-11-29); 80 us of spin kept 2 ranks at 0.14 us in 3 of 3 runs.
+        return self.spin if isinstance(self.spin, int) else (80_000 if ranks_on_node <= cores else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Shared memory for FIFOs."""
+
+    slots: int = key(Whole(2, 64), 4, "Slots of each FIFO.", agree=True)
+    slot: int | str = key(
+        Bytes(4 * KIB, 64 << 20, auto=True, step=4 * KIB),
+        "auto",
+        "Capacity of one slot. auto: 256KiB; for pairs in groups of 8 ranks and more 64KiB.",
+        env="RINGCOMM_SLOT",
+        agree=True,
+    )
+    limit: int = key(
+        Bytes(1 << 20, 1 << 50),
+        1 << 30,
+        "Most shared memory one process may allocate; past it an error names this key.",
+        env="RINGCOMM_MEMORY_LIMIT",
+    )
+
+    def capacity(self, ranks: int, kind: str) -> int:
+        """Bytes one slot can hold. kind: 'pair' or 'fan_out' (one writer, all others read: O(1) of them per rank)."""
+        if isinstance(self.slot, int):
+            return self.slot
+        return 64 * KIB if kind == "pair" and ranks >= LARGE_GROUP else 256 * KIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """Which connection carries what."""
+
+    within: str = key(Choice(("shm",)), "shm", "Between ranks of one node. shm: shared memory.", agree=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """How reductions round."""
+
+    accumulate: str = key(
+        Choice(("input",)),
+        "input",
+        "Type that travels between ranks during a reduction. input: that of the tensor; 16-bit floats are summed in float32 "
+        "inside a step.",
+        agree=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Debug:
+    """What is logged."""
+
+    level: str = key(
+        Choice(("WARN", "INFO", "DEBUG")),
+        "WARN",
+        "INFO says once which configuration was read and which rule chose which schedule; DEBUG more.",
+        env="RINGCOMM_DEBUG",
+    )
+    file: str | None = key(
+        Text("a path; %h is replaced by the host name, %p by the process id, %r by the rank"),
+        None,
+        "Where the log goes; standard error if not given. %h host name, %p process id, %r rank.",
+        env="RINGCOMM_DEBUG_FILE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything a group is made from, apart from what torch passes."""
+
+    version: int = key(Whole(1, 1), 1, "Version of this schema.", agree=True)
+    schedules: tuple[str, ...] = field(
+        default=(), metadata={"doc": "Files with your own schedules, relative to this file."}
+    )
+    policy: Mapping[str, tuple[PolicyRule, ...]] = field(default_factory=dict)
+    progress: Progress = Progress()
+    memory: Memory = Memory()
+    connections: Connections = Connections()
+    numerics: Numerics = Numerics()
+    debug: Debug = Debug()
+    origin: str = field(default="", compare=False)
+    """What was read: a path, `shipped default`, or `pg_options`."""
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Dotted key -> place, for every value that is not a built-in default."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What stood over what; for the log of rank 0 at INFO, see `log_lines`."""
+
+    def values(self) -> dict[str, str]:
+        """Every single key (no policy) as text, by dotted name."""
+        found = {"version": str(self.version)}
+        for section in SECTIONS:
+            part = getattr(self, section)
+            for f in setting_fields(part):
+                value = getattr(part, f.name)
+                found[f"{section}.{f.name}"] = "-" if value is None else f.metadata["kind"].show(value)
+        return found
+
+    def digest_parts(self) -> dict[str, str]:
+        """What all ranks must have alike, by dotted key: the value where it is short, else a short sha of it."""
+        shown = self.values()
+        parts = {name: shown[name] for name in shown if name == "version" or _must_agree(name)}
+        parts |= {f"policy.{c}": _sha(*[rule.text() for rule in rules]) for c, rules in self.policy.items()}
+        if self.schedules:
+            parts["schedules"] = _sha(*[Path(path).read_text(encoding="utf-8") for path in self.schedules])
+        return {name: parts[name] for name in sorted(parts)}
+
+    def log_lines(self) -> list[str]:
+        """For rank 0 at INFO: which configuration was read, and each setting that stood over another."""
+        return [f"configuration: {self.origin}", *self.notes]
+
+    def to_markdown(self) -> str:
+        """The text of docs/configuration.md (the schema; it does not depend on this configuration's values)."""
+        from ringcomm.config_docs import markdown
+
+        return markdown()
+
+
+SECTIONS = {"progress": Progress, "memory": Memory, "connections": Connections, "numerics": Numerics, "debug": Debug}
+
+
+@dataclass(frozen=True)
+class Options:
+    """`pg_options=ringcomm.Options(config=...)`: a path, the name of a shipped configuration, or a dict of the schema."""
+
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None
+
+
+def setting_fields(section: Any) -> list[Any]:
+    """The dataclass fields of a section (type or value) that are keys."""
+    return [f for f in fields(section) if "kind" in f.metadata]
+
+
+def _must_agree(dotted: str) -> bool:
+    section, name = dotted.split(".")
+    return any(f.name == name and f.metadata["agree"] for f in setting_fields(SECTIONS[section]))
+
+
+def _sha(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+
+
+def shipped(name: str) -> Path | None:
+    """The file of a shipped configuration ('default', 'single_node', with or without .yaml), or None."""
+    stem = name.removesuffix(".yaml")
+    here = Path(__file__).parent
+    # Installed as package data; in a source tree they stand beside the package.
+    for folder in (here / "configs", here.parent / "configs"):
+        if stem.isidentifier() and (folder / f"{stem}.yaml").is_file():
+            return folder / f"{stem}.yaml"
+    return None
+
+
+def shipped_names() -> list[str]:
+    here = Path(__file__).parent
+    return sorted({p.stem for folder in (here / "configs", here.parent / "configs") for p in folder.glob("*.yaml")})
+
+
+def load(options: object = None, environ: Mapping[str, str] | None = None) -> Config:
+    """The configuration for a group.
+
+    options: what the user passed as `pg_options` (see the module text), or None. environ: os.environ unless given.
+    Raises ConfigError naming key, value, what is allowed and the place.
+    """
+    from ringcomm.config_load import load as load_
+
+    return load_(options, os.environ if environ is None else environ)

@@ -1,0 +1,122 @@
+"""Which schedule carries a collective: the rules of a configuration, cut down to one group. Builds no program.
+
+Only what every rank knows may choose (collective, bytes of symmetric calls, ranks, nodes); anything else would let ranks
+choose differently and hang.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringcomm.config import COLLECTIVES, Config, PolicyRule
+from ringcomm.errors import ConfigError
+from ringcomm.values import show_bytes
+
+# Programs made of fan-out connections only, whose slots do not shrink in large groups (Memory.capacity).
+FAN_OUT_ONLY = frozenset({("all_reduce", "one_shot"), ("broadcast", "one_shot"), ("all_gather", "one_shot")})
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a group's table: a message of `collective` up to max_bytes (None: any) runs `schedule`."""
+
+    collective: str
+    max_bytes: int | None
+    """Whole message in bytes, inclusive."""
+    schedule: str
+    slot: int
+    """How far a slot is filled, bytes; never above the slot's capacity."""
+    channels: int
+    source: str
+    """`file:line` of the rule in the configuration."""
+
+
+def table(config: Config, ranks: int, nodes: int = 1) -> list[Rule]:
+    """The rules that can apply in a group of `ranks` on `nodes`: only byte thresholds are left, and they rise.
+
+    In the order of COLLECTIVES, then of the file; the first whose max_bytes is not below the message wins, and the last
+    rule of each collective has none. Raises ConfigError where a message would find no rule, or a slot is filled beyond
+    its capacity.
+    """
+    if ranks < 1 or nodes < 1:
+        raise ValueError(f"ranks is {ranks} and nodes is {nodes}; both must be at least 1")
+    return [rule for collective in COLLECTIVES for rule in _rules(config, collective, ranks, nodes)]
+
+
+def select(rules: list[Rule], collective: str, nbytes: int) -> Rule:
+    """The rule of a table for one message; what the data plane's search must agree with."""
+    return next(r for r in rules if r.collective == collective and (r.max_bytes is None or nbytes <= r.max_bytes))
+
+
+def _matches(rule: PolicyRule, ranks: int, nodes: int) -> bool:
+    return (
+        rule.ranks in (None, ranks)
+        and (rule.min_ranks or ranks) <= ranks <= (rule.max_ranks or ranks)
+        and rule.nodes in (None, nodes)
+    )
+
+
+def _rules(config: Config, collective: str, ranks: int, nodes: int) -> list[Rule]:
+    found: list[Rule] = []
+    reached = -1
+    for rule in config.policy.get(collective, ()):
+        if not _matches(rule, ranks, nodes):
+            continue
+        bound = rule.max_bytes.at(ranks) if rule.max_bytes is not None else None
+        if bound is not None and bound <= reached:
+            continue  # an earlier rule takes all of its messages
+        slot = _slot(config, collective, rule, ranks)
+        found.append(Rule(collective, bound, rule.schedule, slot, rule.channels, rule.where))
+        if bound is None:
+            return found
+        reached = bound
+    has = f"no rule for messages above {show_bytes(reached)}" if found else "no rule"
+    raise ConfigError(
+        f"policy.{collective} has {has} in a group of {ranks} ranks on {nodes} node{'s' * (nodes > 1)} ({config.origin}); "
+        "end it with a rule that has neither max_bytes nor conditions"
+    )
+
+
+def _slot(config: Config, collective: str, rule: PolicyRule, ranks: int) -> int:
+    kind = "fan_out" if (collective, rule.schedule) in FAN_OUT_ONLY else "pair"
+    capacity = config.memory.capacity(ranks, kind)
+    if rule.slot is None or (rule.slot > capacity and rule.inherited):
+        return capacity
+    if rule.slot > capacity:
+        where = config.sources.get("memory.slot", "auto")
+        raise ConfigError(
+            f"{rule.where}: policy.{collective}: slot is {show_bytes(rule.slot)}, but a slot holds {show_bytes(capacity)} in a "
+            f"group of {ranks} ranks (memory.slot: {where}); lower it, give the rule max_ranks: 7, or set memory.slot"
+        )
+    return rule.slot
+
+
+def explain(config: Config, collective: str, nbytes: int, ranks: int, nodes: int = 1) -> str:
+    """For people: each rule of the collective in order, whether it matches this message and group, and which one wins."""
+    if collective not in COLLECTIVES:
+        raise ValueError(f"collective is {collective!r}; allowed are {', '.join(COLLECTIVES)}")
+    if nbytes < 0:
+        raise ValueError(f"bytes is {nbytes}; it must be at least 0")
+    where = f"{ranks} ranks on {nodes} node{'s' * (nodes > 1)}"
+    lines = [f"{collective} of {show_bytes(nbytes)} in a group of {where}, configuration: {config.origin}"]
+    won = False
+    for rule in config.policy[collective]:
+        verdict = "not reached" if won else _verdict(rule, nbytes, ranks, nodes)
+        won = won or verdict == "chosen"
+        lines.append(f"  {rule.where:<20} {rule.text():<64} {verdict}")
+    chosen = select(_rules(config, collective, ranks, nodes), collective, nbytes)
+    pieces = -(-nbytes // chosen.slot)
+    channels = f" over {chosen.channels} channels" if chosen.channels > 1 else ""
+    lines.append(
+        f"-> {chosen.schedule}{channels}, slots filled to {show_bytes(chosen.slot)}: the whole message would fill {pieces}, "
+        f"by the rule at {chosen.source}"
+    )
+    return "\n".join(lines)
+
+
+def _verdict(rule: PolicyRule, nbytes: int, ranks: int, nodes: int) -> str:
+    if not _matches(rule, ranks, nodes):
+        return "other groups"
+    if rule.max_bytes is not None and nbytes > rule.max_bytes.at(ranks):
+        return f"message too large (up to {show_bytes(rule.max_bytes.at(ranks))} here)"
+    return "chosen"

@@ -1,0 +1,1 @@
+"""One command per module, each with `main(argv) -> exit status`; nothing here is imported by the library."""

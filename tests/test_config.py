@@ -1,0 +1,234 @@
+"""Settings: what is accepted, what is refused and with which text, and which source stands over which."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import ringcomm
+from ringcomm import config, config_load
+from ringcomm.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent
+
+
+def written(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def refused(options: object, environ: dict[str, str] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config.load(options, environ or {})
+    return str(caught.value)
+
+
+def test_the_shipped_default_states_the_built_in_values() -> None:
+    loaded = config.load(None, {})
+    for section, cls in config.SECTIONS.items():
+        assert getattr(loaded, section) == cls()
+    assert set(loaded.policy) == set(config.COLLECTIVES)
+    assert "default.yaml" in loaded.log_lines()[0]
+
+
+@pytest.mark.parametrize("name", config.shipped_names())
+def test_each_shipped_configuration_loads_by_name(name: str) -> None:
+    loaded = config.load(name, {})
+    assert set(loaded.policy) == set(config.COLLECTIVES) and name in loaded.origin
+    assert config.load(None, {"RINGCOMM_CONFIG": name}).policy == loaded.policy
+
+
+def test_default_and_single_node_are_shipped() -> None:
+    assert {"default", "single_node"} <= set(config.shipped_names())
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("shedules_typo_key: [1, 2]\n", ["mine.yaml:1", "'shedules_typo_key'", "allowed are version, schedules"]),
+        ("version: 1\nmemori:\n  slots: 4\n", ["mine.yaml:2", "'memori'", "nearest: 'memory'"]),
+        ("memory:\n  slots: 4\n  slt: 64KiB\n", ["mine.yaml:3", "'slt'", "nearest: 'slot'", "slots, slot, limit"]),
+        ("policy:\n  all_reduc:\n    - {schedule: ring}\n", ["mine.yaml:2", "nearest: 'all_reduce'", "barrier"]),
+        ("policy:\n  all_reduce:\n    - {maxbytes: 1, schedule: ring}\n", ["mine.yaml:3", "nearest: 'max_bytes'"]),
+        ("memory: {slots: 1}\n", ["mine.yaml:1", "memory.slots is 1", "from 2 to 64"]),
+        ("memory:\n  slot: 100\n", ["mine.yaml:2", "memory.slot is 100", "4KiB to 64MiB", "multiple of 4096"]),
+        ("memory: {slot: 64K}\n", ["memory.slot is '64K'", "KiB"]),
+        ("memory: {slots: yes}\n", ["memory.slots is True"]),
+        ("memory: {slots: 2.5}\n", ["memory.slots is 2.5"]),
+        ("memory: {slots: [4]}\n", ["memory.slots is 'list'"]),
+        ("progress: {spin: 80}\n", ["progress.spin is 80", "unit ns, us, ms or s"]),
+        ("progress: {spin: 2s}\n", ["progress.spin is '2s'", "0us to 1s"]),
+        ("connections: {within: tcp}\n", ["connections.within is 'tcp'", "allowed is shm"]),
+        ("numerics: {accumulate: float32}\n", ["numerics.accumulate is 'float32'", "allowed is input"]),
+        ("debug: {level: LOUD}\n", ["debug.level is 'LOUD'", "WARN, INFO, DEBUG"]),
+        ("version: 2\n", ["version is 2", "from 1 to 1"]),
+        ("memory: {slots: 4, slots: 5}\n", ["'slots' is given twice"]),
+        ("memory: 5\n", ["memory must be a mapping"]),
+        ("policy:\n  all_reduce: {schedule: ring}\n", ["policy.all_reduce must be a list"]),
+        ("policy:\n  all_reduce: []\n", ["policy.all_reduce has no rule"]),
+        ("policy:\n  all_reduce:\n    - {schedule: rink}\n", ["mine.yaml:3", "'rink' is not known", "nearest: 'ring'"]),
+        ("policy:\n  all_reduce:\n    - {max_bytes: 1MB}\n", ["mine.yaml:3", "schedule is missing", "one_shot"]),
+        ("policy:\n  all_reduce:\n    - {ranks: 2, min_ranks: 2, schedule: ring}\n", ["ranks excludes min_ranks"]),
+        ("policy:\n  reduce:\n    - {min_ranks: 4, max_ranks: 3, schedule: ring}\n", ["could never match"]),
+        ("policy:\n  all_to_all:\n    - {max_bytes: 1MB, schedule: pairwise}\n", ["all_to_all takes none", "uneven"]),
+        ("policy:\n  all_reduce:\n    - {max_bytes: 1MB/nodes, schedule: ring}\n", ["'1MB/nodes'", "/ranks"]),
+        ("schedules: [none.py]\n", ["mine.yaml:1", "'none.py'", "there is no file"]),
+        ("memory: {slots: 4\n", ["mine.yaml:", "not YAML"]),
+        ("a: 1\n---\nb: 2\n", ["mine.yaml:", "not YAML"]),
+        ("- 1\n", ["mine.yaml:1", "must be a mapping"]),
+        ("memory: &m {slots: *m}\n", ["an alias may not stand for a part it lies in"]),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_place_and_allowed_values(
+    tmp_path: Path, text: str, parts: list[str]
+) -> None:
+    message = refused(written(tmp_path, text))
+    assert [p for p in parts if p not in message] == [], message
+
+
+def test_a_file_that_is_not_there_names_the_source_and_the_shipped_ones() -> None:
+    message = refused(None, {"RINGCOMM_CONFIG": "singel_node"})
+    assert "RINGCOMM_CONFIG" in message and "nearest: 'single_node'" in message and "default" in message
+    assert "pg_options" in refused("/no/such.yaml")
+    assert "allowed are ringcomm.Options" in refused(7)
+
+
+def test_units_are_decimal_and_binary() -> None:
+    for text, value in [
+        ("1MB", 10**6),
+        ("1MiB", 1 << 20),
+        ("1.5KiB", 1536),
+        (4096, 4096),
+        ("2GB", 2 * 10**9),
+        ("7kB", 7000),
+    ]:
+        loaded = config.load({"policy": {"all_reduce": [{"max_bytes": text, "schedule": "ring"}]}}, {})
+        assert loaded.policy["all_reduce"][0].max_bytes.at(2) == value
+    assert config.load({"progress": {"spin": "1.5ms"}}, {}).progress.spin == 1_500_000
+
+
+def test_pg_options_stand_over_the_variable_which_stands_over_the_default(tmp_path: Path) -> None:
+    path = written(tmp_path, "memory: {slots: 6}\n")
+    assert config.load(None, {"RINGCOMM_CONFIG": path}).memory.slots == 6
+    for options in (
+        {"memory": {"slots": 7}},
+        ringcomm.Options({"memory": {"slots": 7}}),
+        ringcomm.Options(config={"memory": {"slots": 7}}),
+    ):
+        loaded = config.load(options, {"RINGCOMM_CONFIG": path})
+        assert loaded.memory.slots == 7
+        assert any("pg_options stands over RINGCOMM_CONFIG" in line for line in loaded.log_lines())
+    assert config.load(Path(path), {}).memory.slots == config.load(ringcomm.Options(path), {}).memory.slots == 6
+
+
+def test_the_log_names_the_file_that_was_read(tmp_path: Path) -> None:
+    path = written(tmp_path, "memory: {slots: 6}\n")
+    assert path in config.load(None, {"RINGCOMM_CONFIG": path}).log_lines()[0]
+
+
+def test_no_file_in_a_default_place_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("default.yaml", "ringcomm.yaml", ".ringcomm.yaml", "single_node.yaml"):
+        (tmp_path / name).write_text("memory: {slots: 9}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert config.load(None, {}).memory.slots == 4
+
+
+def test_single_keys_from_the_environment_stand_over_the_file_and_are_logged(tmp_path: Path) -> None:
+    path = written(tmp_path, "progress:\n  spin: 10us\n")
+    loaded = config.load(path, {"RINGCOMM_SPIN": "20us", "RINGCOMM_DEBUG": "INFO", "RINGCOMM_WORKERS": "3"})
+    assert (loaded.progress.spin, loaded.debug.level, loaded.progress.workers) == (20_000, "INFO", 3)
+    line = next(x for x in loaded.log_lines() if "progress.spin" in x)
+    assert "RINGCOMM_SPIN" in line and "over 10us" in line and "mine.yaml:2" in line
+    message = refused(path, {"RINGCOMM_SPIN": "20"})
+    assert "environment RINGCOMM_SPIN" in message and "'20'" in message
+
+
+def test_settings_that_exclude_each_other_name_both_sources(tmp_path: Path) -> None:
+    path = written(tmp_path, "policy:\n  all_reduce:\n    - {schedule: ring, slot: 256KiB}\n")
+    message = refused(path, {"RINGCOMM_SLOT": "64KiB"})
+    assert (
+        "mine.yaml:3" in message
+        and "environment RINGCOMM_SLOT" in message
+        and "256KiB" in message
+        and "64KiB" in message
+    )
+    message = refused({"memory": {"limit": "1MiB"}}, {"RINGCOMM_SLOT": "1MiB"})
+    assert "environment RINGCOMM_SLOT" in message and "pg_options: memory.limit" in message
+
+
+def test_an_unknown_variable_is_warned_about_once_with_the_nearest_name() -> None:
+    config_load._warned.clear()
+    with pytest.warns(RuntimeWarning, match=r"RINGCOMM_DEBUGG .*nearest: 'RINGCOMM_DEBUG'"):
+        config.load(None, {"RINGCOMM_DEBUGG": "INFO"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config.load(None, {"RINGCOMM_DEBUGG": "INFO", "RINGCOMM_TEST_X": "1", "RINGCOMM_BUILD_X": "1", "OTHER": "1"})
+
+
+def test_a_policy_for_one_collective_leaves_the_shipped_rules_for_the_others() -> None:
+    loaded = config.load({"policy": {"all_reduce": [{"schedule": "ring"}]}}, {})
+    assert [r.schedule for r in loaded.policy["all_reduce"]] == ["ring"]
+    assert loaded.policy["broadcast"] == config.load(None, {}).policy["broadcast"]
+
+
+def test_schedule_files_are_relative_to_the_yaml_and_part_of_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("")
+    loaded = config.load(written(tmp_path, "schedules: [own.py]\n"), {})
+    assert loaded.schedules == (str(tmp_path / "own.py"),)
+    before = loaded.digest_parts()["schedules"]
+    (tmp_path / "own.py").write_text("# changed\n")
+    assert loaded.digest_parts()["schedules"] != before
+    assert "absolute" in refused({"schedules": ["own.py"]})
+
+
+def test_the_digest_covers_what_must_agree_and_nothing_else() -> None:
+    plain = config.load(None, {}).digest_parts()
+    assert plain == config.load("default", {"RINGCOMM_DEBUG": "INFO", "RINGCOMM_SPIN": "0us"}).digest_parts()
+    other = config.load({"memory": {"slot": "64KiB"}, "policy": {"reduce": [{"schedule": "ring"}]}}, {}).digest_parts()
+    assert {k for k in plain if plain[k] != other[k]} == {"memory.slot", "policy.reduce"}
+    assert other["memory.slot"] == "64KiB"
+
+
+def test_settings_are_frozen_and_each_has_a_text() -> None:
+    loaded = config.load(None, {})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        loaded.memory.slots = 5  # type: ignore[misc]
+    for cls in (*config.SECTIONS.values(), config.PolicyRule):
+        assert all(f.metadata["doc"].endswith(".") for f in config.setting_fields(cls))
+        with pytest.raises(TypeError):
+            cls(4)
+
+
+def test_auto_workers_and_spin_follow_ranks_and_cores() -> None:
+    progress = config.Progress()
+    assert [progress.workers_for(2, cores) for cores in (1, 2, 8, 128)] == [1, 1, 4, 8]
+    assert [progress.spin_ns_for(ranks, 2) for ranks in (1, 2, 3)] == [80_000, 80_000, 0]
+    assert config.Progress(spin=5, workers=2).spin_ns_for(9, 1) == 5
+
+
+def test_importing_the_package_is_cheap() -> None:
+    code = (
+        "import sys, ringcomm; sys.exit(sum(m in sys.modules for m in ('yaml', 'ringcomm.config', 'ringcomm.program')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120).returncode == 0
+
+
+def test_the_documentation_is_what_the_code_says() -> None:
+    out = subprocess.run(
+        [sys.executable, "-m", "ringcomm", "config", "--markdown"],
+        cwd=ROOT,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    assert out.returncode == 0, out.stderr
+    assert out.stdout == (ROOT / "docs" / "configuration.md").read_text(), (
+        "run: python -m ringcomm config --markdown > docs/configuration.md"
+    )

@@ -1,0 +1,130 @@
+"""The rules of a configuration, cut down to one group."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ringcomm import config, policy
+from ringcomm.errors import ConfigError
+
+KIB = 1024
+
+
+def rules(collective: str, *lines: dict, ranks: int, nodes: int = 1, **sections: dict) -> list[policy.Rule]:
+    loaded = config.load({"policy": {collective: list(lines)}, **sections}, {})
+    return [r for r in policy.table(loaded, ranks, nodes) if r.collective == collective]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 8, 9, 32, 33, 64, 65, 1024])
+@pytest.mark.parametrize("name", config.shipped_names())
+def test_every_shipped_policy_has_a_rule_for_every_message(name: str, ranks: int) -> None:
+    loaded = config.load(name, {})
+    table = policy.table(loaded, ranks)
+    assert list(dict.fromkeys(r.collective for r in table)) == list(config.COLLECTIVES)
+    for collective in config.COLLECTIVES:
+        mine = [r for r in table if r.collective == collective]
+        bounds = [r.max_bytes for r in mine]
+        assert bounds[-1] is None and None not in bounds[:-1] and bounds[:-1] == sorted(set(bounds[:-1]))
+        assert all(0 < r.slot <= loaded.memory.capacity(ranks, "fan_out") and r.slot % 64 == 0 for r in mine)
+
+
+def test_the_default_at_two_and_four_ranks() -> None:
+    loaded = config.load(None, {})
+    two = [r for r in policy.table(loaded, 2) if r.collective == "all_reduce"]
+    assert [(r.max_bytes, r.schedule, r.slot) for r in two] == [
+        (64 * KIB, "one_shot", 32 * KIB),
+        (None, "ring", 256 * KIB),
+    ]
+    four = [r for r in policy.table(loaded, 4) if r.collective == "all_reduce"]
+    assert [(r.max_bytes, r.schedule) for r in four] == [(32 * KIB, "one_shot"), (None, "two_shot")]
+    assert two[0].source.startswith("default.yaml:")
+
+
+def test_the_first_rule_that_matches_wins_for_random_policies() -> None:
+    draw = random.Random(5)
+    for _ in range(200):
+        lines = []
+        for _ in range(draw.randrange(6)):
+            line = {"schedule": draw.choice(["one_shot", "ring", "tree"])}
+            for k, v in {
+                "max_bytes": draw.randrange(100),
+                "ranks": draw.randrange(1, 4),
+                "nodes": draw.randrange(1, 3),
+            }.items():
+                if draw.random() < 0.5:
+                    line[k] = v
+            lines.append(line)
+        lines.append({"schedule": "two_shot"})
+        loaded = config.load({"policy": {"all_reduce": lines}}, {})
+        for ranks in (1, 2, 3):
+            for nodes in (1, 2):
+                table = policy.table(loaded, ranks, nodes)
+                for nbytes in range(0, 110, 3):
+                    first = next(
+                        x
+                        for x in lines
+                        if x.get("ranks", ranks) == ranks
+                        and x.get("nodes", nodes) == nodes
+                        and nbytes <= x.get("max_bytes", nbytes)
+                    )
+                    assert policy.select(table, "all_reduce", nbytes).schedule == first["schedule"]
+
+
+def test_a_bound_per_rank_is_divided_by_the_group() -> None:
+    lines = [{"max_bytes": "128KiB/ranks", "schedule": "one_shot"}, {"schedule": "ring"}]
+    assert [rules("all_reduce", *lines, ranks=n)[0].max_bytes for n in (1, 3, 4)] == [131072, 43690, 32768]
+
+
+def test_a_hole_is_an_error_only_for_the_groups_it_is_in() -> None:
+    lines = [{"ranks": 2, "schedule": "ring"}, {"max_bytes": "1MB", "schedule": "tree"}]
+    assert [r.schedule for r in rules("all_reduce", *lines, ranks=2)] == ["ring"]
+    with pytest.raises(
+        ConfigError, match=r"policy.all_reduce has no rule for messages above 1MB in a group of 3 ranks"
+    ):
+        rules("all_reduce", *lines, ranks=3)
+    with pytest.raises(
+        ConfigError, match=r"policy.broadcast has no rule in a group of 2 ranks on 2 nodes \(pg_options"
+    ):
+        rules("broadcast", {"nodes": 1, "schedule": "tree"}, ranks=2, nodes=2)
+
+
+def test_rules_that_can_never_apply_are_left_out() -> None:
+    lines = [
+        {"max_bytes": 100, "schedule": "one_shot"},
+        {"max_bytes": 50, "schedule": "tree"},
+        {"schedule": "ring"},
+        {"schedule": "chain"},
+    ]
+    assert [(r.max_bytes, r.schedule) for r in rules("broadcast", *lines, ranks=2)] == [
+        (100, "one_shot"),
+        (None, "ring"),
+    ]
+
+
+def test_a_slot_is_not_filled_beyond_its_capacity() -> None:
+    line = {"schedule": "ring", "slot": "256KiB"}
+    assert rules("all_reduce", line, ranks=7)[0].slot == 256 * KIB
+    with pytest.raises(
+        ConfigError, match=r"all_reduce\[0\].*slot is 256KiB, but a slot holds 64KiB in a group of 8 ranks"
+    ):
+        rules("all_reduce", line, ranks=8)
+    assert rules("all_reduce", line, ranks=8, memory={"slot": "512KiB"})[0].slot == 256 * KIB
+    assert rules("all_reduce", {"schedule": "one_shot", "slot": "256KiB"}, ranks=8)[0].slot == 256 * KIB, (
+        "fan-out slots do not shrink"
+    )
+
+
+def test_the_shipped_rules_give_way_to_a_smaller_capacity() -> None:
+    loaded = config.load(None, {"RINGCOMM_SLOT": "16KiB"})
+    assert {r.slot for r in policy.table(loaded, 2)} == {16 * KIB}
+
+
+def test_explain_names_the_rule_that_wins_and_why_the_others_do_not() -> None:
+    text = policy.explain(config.load(None, {}), "all_reduce", 100_000, 2)
+    assert "message too large (up to 64KiB here)" in text and "-> ring" in text and "not reached" in text
+    chosen = next(r for r in policy.table(config.load(None, {}), 2) if r.schedule == "ring")
+    assert text.endswith(f"by the rule at {chosen.source}")
+    with pytest.raises(ValueError, match="'all_reduc'; allowed are all_reduce"):
+        policy.explain(config.load(None, {}), "all_reduc", 1, 2)
