@@ -8,12 +8,13 @@
     who comes last sets         --> done/<id>          --> all go on; rank 0 deletes card, blob and ack,
     adds 1 to                   --> gone/<id>              and the last one of all deletes done and gone
 
-Every call of `exchange` draws a fresh number, so neither a restarted rank nor a store that is used again needs a counter:
-a blob of another time does not hold this number, and no rank goes on before all have acknowledged the same blob (with two
-ranks the one that takes it is all), so a card of a dead process is never believed. While it waits, rank 0 looks whether
-- a rank was restarted: its card has another number; a new blob with a new id is set, until one is acknowledged by all;
+Every call of `exchange` draws a fresh number, so neither a restarted rank nor a store that is used again needs a
+counter: a blob of another time does not hold this number, and no rank goes on before all have acknowledged the same
+blob (with two ranks the one that takes it is all), so a card of a dead process is never believed. While it waits,
+rank 0 looks whether
+- a rank was restarted: its card has another number; a new blob with a new id is set, until all acknowledge one;
 - a rank is through and already makes its next group of this name: its card says so (`after`) and is left alone.
-Each rank deletes its own card before it acknowledges, so rank 0 never deletes, and never mistakes for old, a newer card.
+Each rank deletes its own card before it acknowledges, so rank 0 never deletes or misreads a newer one.
 Store calls where all come within FIRST_WAIT: 7 a rank, 11 on rank 0 (n + 9 where the store cannot read several keys at
 once), none for a group of one.
 """
@@ -112,9 +113,9 @@ class _Exchange:
 def exchange(store: Store, rank: int, size: int, card: Mapping[str, Any], timeout: float, group: str) -> list[Card]:
     """Gives every rank the cards of all ranks, in rank order, each with a fresh random `nonce` (128 bit, hex).
 
-    card: what this rank says of itself, JSON values. timeout: seconds, for the whole call. group: a name that is the same on
-    all ranks and not in use by another exchange in this store at the same time.
-    Raises BootstrapError at the time-out, naming group, seconds and the ranks that did not come, or when the store fails.
+    card: what this rank says of itself, JSON values. timeout: seconds, for the whole call. group: a name that is the
+    same on all ranks and not in use by another exchange in this store at the same time. Raises BootstrapError at the
+    time-out, naming group, seconds and the ranks that did not come, or when the store fails.
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank is {rank}; allowed are 0 to {size - 1}")
@@ -250,7 +251,7 @@ def _read_cards(run: _Exchange) -> list[Card]:
     """The other ranks' cards, all known to be there: one call where the store can."""
     ranks = range(1, run.size)
     if len(ranks) > _FEW and run.store.has_extended_api():
-        # A card can vanish if this rank 0 was restarted while the ranks took its earlier blob: then multi_get would block.
+        # A card can vanish if this rank 0 was restarted while the ranks took an earlier blob: multi_get would block.
         before = run.store.timeout
         run.store.set_timeout(timedelta(seconds=max(0.001, run.left())))
         try:

@@ -1,10 +1,11 @@
-"""YAML -> frozen dataclasses. Unknown keys are refused with the nearest name; reads no hardware and no file nobody named.
+"""The schema: frozen dataclasses whose fields are the keys. Reads no hardware, and no file that nobody named.
 
 Where settings come from, first found: `pg_options` (`Options(...)`, a path, a shipped name or a dict), the environment
 variable RINGCOMM_CONFIG (a path or a shipped name), the shipped `default`. Then single keys from their own environment
 variables. No file in the current or home directory is ever looked for.
 """
 
+# ruff: noqa: RUF009 - `key` makes a field, as dataclasses.field does.
 from __future__ import annotations
 
 import hashlib
@@ -33,7 +34,7 @@ LARGE_GROUP = 8
 
 
 def key(kind: Kind, default: Any, doc: str, *, env: str | None = None, agree: bool = False) -> Any:
-    """A field that is a key: what it accepts, its default, its text, its environment variable, whether all ranks must agree."""
+    """A field that is a key: what it accepts, default, text, environment variable, whether all ranks must agree."""
     return field(default=default, metadata={"kind": kind, "doc": doc, "env": env, "agree": agree})
 
 
@@ -65,7 +66,7 @@ class PolicyRule:
     channels: int = key(Whole(1, 16), 1, "Independent lanes that carry disjoint bytes of the message.")
     where: str = field(default="", compare=False)
     inherited: bool = field(default=False, compare=False)
-    """From the shipped default, not asked for: its slot gives way to a smaller `memory.slot` instead of being an error."""
+    """From the shipped default, not asked for: its slot gives way to a smaller `memory.slot`, which is no error."""
 
     def text(self) -> str:
         """The rule as one line of YAML, without its place."""
@@ -149,8 +150,8 @@ class Numerics:
     accumulate: str = key(
         Choice(("input",)),
         "input",
-        "Type that travels between ranks during a reduction. input: that of the tensor; 16-bit floats are summed in float32 "
-        "inside a step.",
+        "Type that travels between ranks during a reduction. input: that of the tensor; 16-bit floats are summed in "
+        "float32 inside a step.",
         agree=True,
     )
 
@@ -229,7 +230,7 @@ SECTIONS = {"progress": Progress, "memory": Memory, "connections": Connections, 
 
 @dataclass(frozen=True)
 class Options:
-    """`pg_options=ringcomm.Options(config=...)`: a path, the name of a shipped configuration, or a dict of the schema."""
+    """`pg_options=ringcomm.Options(config=...)`: a path, the name of a shipped configuration, or a dict."""
 
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None
 

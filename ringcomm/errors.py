@@ -1,4 +1,4 @@
-"""Exception types. A user's mistake names the key or argument, its value and what is allowed; see docs/configuration.md."""
+"""Exception types; no handling. A user's mistake names the key or argument, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ class RingcommError(RuntimeError):
 
 
 class ConfigError(RingcommError, ValueError):
-    """A setting is not understood, out of range, or excludes another one. The text names key, value, allowed and place."""
+    """A setting is not understood, out of range, or excludes another. Names key, value, what is allowed and place."""
 
 
 class BootstrapError(RingcommError):
-    """A group could not be made: a rank did not come in time or the store failed. The text names group, ranks, seconds."""
+    """A group could not be made: a rank did not come in time or the store failed. Names group, ranks, seconds."""
 
 
 class AgreementError(RingcommError):

@@ -11,7 +11,7 @@ from ringcomm.errors import ConfigError
 
 @dataclass(frozen=True)
 class Located:
-    """A value and its place. `value` is a dict of str -> Located, a list of Located, or a scalar (str, int, float, bool, None)."""
+    """A value and its place. `value` is a dict of str -> Located, a list of Located, or a scalar."""
 
     value: object
     where: str
@@ -19,7 +19,7 @@ class Located:
 
 
 def read_yaml(path: Path, shown: str) -> Located:
-    """The document in a file; `shown` is the name used in places. Raises ConfigError for unreadable, broken or several documents."""
+    """The one document of a file; `shown` is its name in places. Raises ConfigError where it cannot be read."""
     import yaml
 
     try:

@@ -1,7 +1,7 @@
 """Which schedule carries a collective: the rules of a configuration, cut down to one group. Builds no program.
 
-Only what every rank knows may choose (collective, bytes of symmetric calls, ranks, nodes); anything else would let ranks
-choose differently and hang.
+Only what every rank knows may choose (collective, bytes of symmetric calls, ranks, nodes); anything else would let
+ranks choose differently and hang.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _rules(config: Config, collective: str, ranks: int, nodes: int) -> list[Rule
         reached = bound
     has = f"no rule for messages above {show_bytes(reached)}" if found else "no rule"
     raise ConfigError(
-        f"policy.{collective} has {has} in a group of {ranks} ranks on {nodes} node{'s' * (nodes > 1)} ({config.origin}); "
-        "end it with a rule that has neither max_bytes nor conditions"
+        f"policy.{collective} has {has} in a group of {ranks} ranks on {nodes} node{'s' * (nodes > 1)} "
+        f"({config.origin}); end it with a rule that has neither max_bytes nor conditions"
     )
 
 
@@ -85,14 +85,14 @@ def _slot(config: Config, collective: str, rule: PolicyRule, ranks: int) -> int:
     if rule.slot > capacity:
         where = config.sources.get("memory.slot", "auto")
         raise ConfigError(
-            f"{rule.where}: policy.{collective}: slot is {show_bytes(rule.slot)}, but a slot holds {show_bytes(capacity)} in a "
-            f"group of {ranks} ranks (memory.slot: {where}); lower it, give the rule max_ranks: 7, or set memory.slot"
+            f"{rule.where}: policy.{collective}: slot is {show_bytes(rule.slot)}, but a slot holds "
+            f"{show_bytes(capacity)} in a group of {ranks} ranks (memory.slot: {where}); lower it, give the rule max_ranks, or set memory.slot"
         )
     return rule.slot
 
 
 def explain(config: Config, collective: str, nbytes: int, ranks: int, nodes: int = 1) -> str:
-    """For people: each rule of the collective in order, whether it matches this message and group, and which one wins."""
+    """For people: each rule of the collective in order, whether it matches this message and group, and which wins."""
     if collective not in COLLECTIVES:
         raise ValueError(f"collective is {collective!r}; allowed are {', '.join(COLLECTIVES)}")
     if nbytes < 0:
@@ -108,8 +108,8 @@ def explain(config: Config, collective: str, nbytes: int, ranks: int, nodes: int
     pieces = -(-nbytes // chosen.slot)
     channels = f" over {chosen.channels} channels" if chosen.channels > 1 else ""
     lines.append(
-        f"-> {chosen.schedule}{channels}, slots filled to {show_bytes(chosen.slot)}: the whole message would fill {pieces}, "
-        f"by the rule at {chosen.source}"
+        f"-> {chosen.schedule}{channels}, slots filled to {show_bytes(chosen.slot)}: the whole message would fill "
+        f"{pieces}; by the rule at {chosen.source}"
     )
     return "\n".join(lines)
 

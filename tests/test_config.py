@@ -75,9 +75,13 @@ def test_default_and_single_node_are_shipped() -> None:
         ("policy:\n  all_reduce:\n    - {schedule: rink}\n", ["mine.yaml:3", "'rink' is not known", "nearest: 'ring'"]),
         ("policy:\n  all_reduce:\n    - {max_bytes: 1MB}\n", ["mine.yaml:3", "schedule is missing", "one_shot"]),
         ("policy:\n  all_reduce:\n    - {ranks: 2, min_ranks: 2, schedule: ring}\n", ["ranks excludes min_ranks"]),
-        ("policy:\n  reduce:\n    - {min_ranks: 4, max_ranks: 3, schedule: ring}\n", ["could never match"]),
+        ("policy:\n  reduce:\n    - {min_ranks: 4, max_ranks: 3, schedule: tree}\n", ["could never match"]),
         ("policy:\n  all_to_all:\n    - {max_bytes: 1MB, schedule: pairwise}\n", ["all_to_all takes none", "uneven"]),
         ("policy:\n  all_reduce:\n    - {max_bytes: 1MB/nodes, schedule: ring}\n", ["'1MB/nodes'", "/ranks"]),
+        (
+            "policy:\n  broadcast:\n    - {schedule: ring}\n",
+            ["'ring' does not serve broadcast", "one_shot, tree, chain"],
+        ),
         ("schedules: [none.py]\n", ["mine.yaml:1", "'none.py'", "there is no file"]),
         ("memory: {slots: 4\n", ["mine.yaml:", "not YAML"]),
         ("a: 1\n---\nb: 2\n", ["mine.yaml:", "not YAML"]),
@@ -178,12 +182,26 @@ def test_a_policy_for_one_collective_leaves_the_shipped_rules_for_the_others() -
     assert loaded.policy["broadcast"] == config.load(None, {}).policy["broadcast"]
 
 
-def test_schedule_files_are_relative_to_the_yaml_and_part_of_the_digest(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("")
-    loaded = config.load(written(tmp_path, "schedules: [own.py]\n"), {})
-    assert loaded.schedules == (str(tmp_path / "own.py"),)
+OWN = """
+from ringcomm.schedules import BUILT_IN, Schedule
+SCHEDULES = [Schedule("mine", {"all_reduce": BUILT_IN["ring"].generators[0]}, min_slots=2)]
+"""
+
+
+def test_schedule_files_are_relative_to_the_yaml_verified_and_part_of_the_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ringcomm import schedules
+
+    monkeypatch.setattr(schedules, "SCHEDULES", dict(schedules.SCHEDULES))
+    text = "schedules: [own.py]\npolicy:\n  all_reduce:\n    - {schedule: mine}\n"
+    (tmp_path / "own.py").write_text("x = 1 /\n")
+    assert "mine.yaml:1" in (message := refused(written(tmp_path, text))) and "SyntaxError" in message
+    (tmp_path / "own.py").write_text(OWN)
+    loaded = config.load(written(tmp_path, text), {})
+    assert loaded.schedules == (str(tmp_path / "own.py"),) and loaded.policy["all_reduce"][0].schedule == "mine"
     before = loaded.digest_parts()["schedules"]
-    (tmp_path / "own.py").write_text("# changed\n")
+    (tmp_path / "own.py").write_text(OWN + "# changed\n")
     assert loaded.digest_parts()["schedules"] != before
     assert "absolute" in refused({"schedules": ["own.py"]})
 
@@ -191,7 +209,7 @@ def test_schedule_files_are_relative_to_the_yaml_and_part_of_the_digest(tmp_path
 def test_the_digest_covers_what_must_agree_and_nothing_else() -> None:
     plain = config.load(None, {}).digest_parts()
     assert plain == config.load("default", {"RINGCOMM_DEBUG": "INFO", "RINGCOMM_SPIN": "0us"}).digest_parts()
-    other = config.load({"memory": {"slot": "64KiB"}, "policy": {"reduce": [{"schedule": "ring"}]}}, {}).digest_parts()
+    other = config.load({"memory": {"slot": "64KiB"}, "policy": {"reduce": [{"schedule": "tree"}]}}, {}).digest_parts()
     assert {k for k in plain if plain[k] != other[k]} == {"memory.slot", "policy.reduce"}
     assert other["memory.slot"] == "64KiB"
 

@@ -94,8 +94,8 @@ def test_rules_that_can_never_apply_are_left_out() -> None:
     lines = [
         {"max_bytes": 100, "schedule": "one_shot"},
         {"max_bytes": 50, "schedule": "tree"},
-        {"schedule": "ring"},
         {"schedule": "chain"},
+        {"schedule": "one_shot"},
     ]
     assert [(r.max_bytes, r.schedule) for r in rules("broadcast", *lines, ranks=2)] == [
         (100, "one_shot"),

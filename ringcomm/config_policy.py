@@ -1,0 +1,106 @@
+"""Reads `schedules` and `policy`: loads the user's own schedules and checks every rule against what is registered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ringcomm.config import COLLECTIVES, PolicyRule, setting_fields, shipped
+from ringcomm.config_read import items, mapping, nearest, parse
+from ringcomm.errors import ConfigError
+from ringcomm.located import Located, read_yaml
+
+NO_BYTES = {
+    "all_to_all": "with uneven splits no rank knows the others' bytes, so they could choose differently",
+    "barrier": "it has no message",
+}
+
+# Path -> text of the user's schedule files this process has loaded: they are verified once, not for every group.
+_loaded: dict[str, str] = {}
+
+
+def schedule_files(item: Located | None, base: Path | None) -> tuple[str, ...]:
+    """Loads and verifies each file of `schedules`; their absolute paths. base: the folder they are relative to."""
+    found = []
+    for entry in items(item, "schedules"):
+        if not isinstance(entry.value, str):
+            raise ConfigError(f"{entry.where}: schedules is a list of paths of Python files, not {entry.value!r}")
+        path = Path(entry.value)
+        if base is None and not path.is_absolute():
+            raise ConfigError(f"{entry.where}: {entry.value!r} must be absolute, since a dict lies in no folder")
+        path = ((base or Path()) / path).absolute()
+        if not path.is_file():
+            raise ConfigError(f"{entry.where}: schedules names {entry.value!r}, but there is no file {str(path)!r}")
+        _load(path, entry.where)
+        found.append(str(path))
+    return tuple(found)
+
+
+def _load(path: Path, where: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    if _loaded.get(str(path)) == text:
+        return
+    from ringcomm.schedules import load_user
+
+    try:
+        load_user(path)
+    except Exception as error:  # the user's code may raise anything
+        raise ConfigError(f"{where}: {path} was not accepted: {type(error).__name__}: {error}") from error
+    _loaded[str(path)] = text
+
+
+def default_policy() -> dict[str, tuple[PolicyRule, ...]]:
+    """The shipped rules, for the collectives a user's policy leaves out."""
+    path = shipped("default")
+    if path is None:
+        raise ConfigError("the shipped configuration default.yaml is missing: the installation is broken")
+    return policy_rules(mapping(read_yaml(path, "default.yaml"), "default.yaml", None)["policy"], inherited=True)
+
+
+def policy_rules(item: Located | None, inherited: bool) -> dict[str, tuple[PolicyRule, ...]]:
+    """`policy`, collective by collective. inherited: nobody asked for these rules (see PolicyRule)."""
+    policy = {}
+    for collective, rules in mapping(item, "policy", COLLECTIVES).items():
+        entries = items(rules, f"policy.{collective}")
+        if not entries:
+            raise ConfigError(
+                f"{rules.where}: policy.{collective} has no rule; without the key it has the shipped ones"
+            )
+        policy[collective] = tuple(_rule(collective, i, entry, inherited) for i, entry in enumerate(entries))
+    return policy
+
+
+def _rule(collective: str, index: int, item: Located, inherited: bool) -> PolicyRule:
+    known = {f.name: f for f in setting_fields(PolicyRule)}
+    what = f"policy.{collective}[{index}]"
+    given = mapping(item, what, known)
+    values = {name: parse(f"{what}.{name}", known[name], entry) for name, entry in given.items()}
+    rule = PolicyRule(**values, where=item.where, inherited=inherited)
+    _check_schedule(collective, rule, f"{given['schedule'].where if 'schedule' in given else item.where}: {what}")
+    if rule.max_bytes is not None and collective in NO_BYTES:
+        bound = f"{given['max_bytes'].where}: {what}.max_bytes is {rule.max_bytes}"
+        raise ConfigError(f"{bound}, but {collective} takes none: {NO_BYTES[collective]}")
+    if rule.ranks is not None and (rule.min_ranks is not None or rule.max_ranks is not None):
+        raise ConfigError(
+            f"{given['ranks'].where}: {what}.ranks excludes min_ranks and max_ranks; give one or the other"
+        )
+    if (rule.min_ranks or 1) > (rule.max_ranks or 65536):
+        bounds = f"min_ranks is {rule.min_ranks}, above max_ranks {rule.max_ranks}"
+        raise ConfigError(f"{item.where}: {what}: {bounds}; it could never match")
+    return rule
+
+
+def _check_schedule(collective: str, rule: PolicyRule, what: str) -> None:
+    from ringcomm.schedules import SCHEDULES
+
+    carried = "all_reduce" if collective == "barrier" else collective  # a barrier runs the all_reduce program
+    allowed = [name for name, schedule in SCHEDULES.items() if carried in [c.name for c in schedule.collectives]]
+    if rule.schedule in allowed:
+        return
+    near = nearest(rule.schedule, allowed)
+    if not rule.schedule:
+        problem = "schedule is missing"
+    elif rule.schedule in SCHEDULES:
+        problem = f"schedule {rule.schedule!r} does not serve {collective}"
+    else:
+        problem = f"schedule {rule.schedule!r} is not known{near}"
+    raise ConfigError(f"{what}: {problem}; allowed are {', '.join(allowed)}")
