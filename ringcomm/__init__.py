@@ -7,6 +7,7 @@ nothing: neither numpy nor yaml is imported until a group is made.
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from ringcomm._register import register
 
@@ -25,7 +26,7 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'ringcomm' has no attribute {name!r}")

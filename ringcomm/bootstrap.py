@@ -53,7 +53,8 @@ _taken_lock = threading.Lock()
 class _Exchange:
     """One call of `exchange`: the store, the deadline and the names of its keys."""
 
-    store: Store
+    store: Any
+    """A torch.distributed Store; Any, for torch's stubs leave out several of its methods."""
     rank: int
     size: int
     timeout: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ringcomm.errors import ConfigError
 
@@ -43,7 +44,7 @@ def read_yaml(path: Path, shown: str) -> Located:
         loader.dispose()
 
 
-def _from_node(node: object, loader: object, shown: str, above: tuple[int, ...]) -> Located:
+def _from_node(node: Any, loader: Any, shown: str, above: tuple[int, ...]) -> Located:
     import yaml
 
     where = f"{shown}:{node.start_mark.line + 1}"

@@ -86,7 +86,8 @@ def _slot(config: Config, collective: str, rule: PolicyRule, ranks: int) -> int:
         where = config.sources.get("memory.slot", "auto")
         raise ConfigError(
             f"{rule.where}: policy.{collective}: slot is {show_bytes(rule.slot)}, but a slot holds "
-            f"{show_bytes(capacity)} in a group of {ranks} ranks (memory.slot: {where}); lower it, give the rule max_ranks, or set memory.slot"
+            f"{show_bytes(capacity)} in a group of {ranks} ranks (memory.slot: {where}); lower it, "
+            "give the rule max_ranks, or set memory.slot"
         )
     return rule.slot
 

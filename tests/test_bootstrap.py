@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ def test_the_store_is_asked_a_number_of_times_that_grows_as_the_ranks_do() -> No
     counts: dict[int, int] = {}
     for size in (16, 32, 64):
         calls: Counter[str] = Counter()
-        results = exchanged(lambda c=calls: Counting(shared, c), size, timeout=60.0)
+        results = exchanged(partial(Counting, shared, calls), size, timeout=60.0)
         assert all(len(r[0]) == size for r in results)
         assert calls["multi_get"] == 1
         counts[size] = sum(calls.values())
@@ -210,8 +211,9 @@ def test_a_store_that_fails_is_an_error_of_ours(open_store: OpenStore) -> None:
         def wait(self, *_: Any) -> None:
             raise RuntimeError("connection reset")
 
+    broken: Any = Broken(open_store(), Counter())
     with pytest.raises(BootstrapError, match=r"'g'.*connection reset"):
-        bootstrap.exchange(Broken(open_store(), Counter()), 1, 2, {}, 5.0, "g")
+        bootstrap.exchange(broken, 1, 2, {}, 5.0, "g")
 
 
 def test_ctrl_c_ends_the_waiting(tmp_path: Path) -> None:
@@ -233,7 +235,7 @@ def test_ctrl_c_ends_the_waiting(tmp_path: Path) -> None:
 
 
 def test_the_store_keeps_its_own_time_out() -> None:
-    store = dist.HashStore()
+    store: Any = dist.HashStore()
     store.set_timeout(timedelta(seconds=77))
     exchanged(lambda: store, 6)
     assert store.timeout == timedelta(seconds=77)

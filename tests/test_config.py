@@ -13,6 +13,7 @@ import pytest
 import ringcomm
 from ringcomm import config, config_load
 from ringcomm.errors import ConfigError
+from ringcomm.values import Threshold
 
 ROOT = Path(__file__).parent.parent
 
@@ -113,7 +114,7 @@ def test_units_are_decimal_and_binary() -> None:
         ("7kB", 7000),
     ]:
         loaded = config.load({"policy": {"all_reduce": [{"max_bytes": text, "schedule": "ring"}]}}, {})
-        assert loaded.policy["all_reduce"][0].max_bytes.at(2) == value
+        assert loaded.policy["all_reduce"][0].max_bytes == Threshold(value)
     assert config.load({"progress": {"spin": "1.5ms"}}, {}).progress.spin == 1_500_000
 
 

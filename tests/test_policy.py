@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from ringcomm.errors import ConfigError
 KIB = 1024
 
 
-def rules(collective: str, *lines: dict, ranks: int, nodes: int = 1, **sections: dict) -> list[policy.Rule]:
+def rules(collective: str, *lines: Any, ranks: int, nodes: int = 1, **sections: Any) -> list[policy.Rule]:
     loaded = config.load({"policy": {collective: list(lines)}, **sections}, {})
     return [r for r in policy.table(loaded, ranks, nodes) if r.collective == collective]
 
@@ -26,7 +27,8 @@ def test_every_shipped_policy_has_a_rule_for_every_message(name: str, ranks: int
     for collective in config.COLLECTIVES:
         mine = [r for r in table if r.collective == collective]
         bounds = [r.max_bytes for r in mine]
-        assert bounds[-1] is None and None not in bounds[:-1] and bounds[:-1] == sorted(set(bounds[:-1]))
+        finite = [b for b in bounds if b is not None]
+        assert [*finite, None] == bounds and finite == sorted(set(finite))
         assert all(0 < r.slot <= loaded.memory.capacity(ranks, "fan_out") and r.slot % 64 == 0 for r in mine)
 
 
@@ -45,9 +47,9 @@ def test_the_default_at_two_and_four_ranks() -> None:
 def test_the_first_rule_that_matches_wins_for_random_policies() -> None:
     draw = random.Random(5)
     for _ in range(200):
-        lines = []
+        lines: list[dict[str, Any]] = []
         for _ in range(draw.randrange(6)):
-            line = {"schedule": draw.choice(["one_shot", "ring", "tree"])}
+            line: dict[str, Any] = {"schedule": draw.choice(["one_shot", "ring", "tree"])}
             for k, v in {
                 "max_bytes": draw.randrange(100),
                 "ranks": draw.randrange(1, 4),
@@ -91,16 +93,10 @@ def test_a_hole_is_an_error_only_for_the_groups_it_is_in() -> None:
 
 
 def test_rules_that_can_never_apply_are_left_out() -> None:
-    lines = [
-        {"max_bytes": 100, "schedule": "one_shot"},
-        {"max_bytes": 50, "schedule": "tree"},
-        {"schedule": "chain"},
-        {"schedule": "one_shot"},
-    ]
-    assert [(r.max_bytes, r.schedule) for r in rules("broadcast", *lines, ranks=2)] == [
-        (100, "one_shot"),
-        (None, "ring"),
-    ]
+    bounds = [100, 50, None, None]
+    lines = [{"max_bytes": b, "schedule": "chain"} if b else {"schedule": "tree"} for b in bounds]
+    found = rules("broadcast", *lines, ranks=2)
+    assert [(r.max_bytes, r.schedule) for r in found] == [(100, "chain"), (None, "tree")]
 
 
 def test_a_slot_is_not_filled_beyond_its_capacity() -> None:
