@@ -1,20 +1,9 @@
-"""The program: opcodes, packing, the numpy executor that defines them, and the verifier (docs/program.md)."""
+"""The program: opcodes, packing, the numpy executor that defines them, and the verifier (docs/program.md).
+
+Functions stay in their modules (`from ringcomm.program.pack import pack`): several are named as their module is.
+"""
 
 from ringcomm.program.build import Builder
-from ringcomm.program.check import check
 from ringcomm.program.ops import Collective, Problem, Program, ScheduleError
-from ringcomm.program.pack import pack, unpack
-from ringcomm.program.verify import verify, verify_sequence
 
-__all__ = [
-    "Builder",
-    "Collective",
-    "Problem",
-    "Program",
-    "ScheduleError",
-    "check",
-    "pack",
-    "unpack",
-    "verify",
-    "verify_sequence",
-]
+__all__ = ["Builder", "Collective", "Problem", "Program", "ScheduleError"]

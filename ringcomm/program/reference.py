@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ringcomm.program.ops import ConnectionKind, Opcode, Program, Ref, RefKind, ScheduleError, Step
 
-Array = npt.NDArray[np.generic]
+Array = npt.NDArray[Any]
 CHUNK_ALIGNMENT = 64  # bytes
 
 OPS = {

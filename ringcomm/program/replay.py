@@ -22,14 +22,19 @@ class Slot:
     loop: int
     value: int
     step: int
+    turn: int
 
 
 @dataclass
 class Fifo:
-    """All slots ever put, and for each reader how many it took; its room is up to the slowest reader."""
+    """All slots ever put, and for each reader how many it took; its room is up to the slowest reader.
+
+    takes[reader]: (step, turn) of each take, in order.
+    """
 
     key: FifoKey
     taken: dict[int, int]
+    takes: dict[int, list[tuple[int, int]]]
     puts: list[Slot] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
 
@@ -100,7 +105,7 @@ class Replay:
         if fifo is None:
             kind, writer, reader = key
             readers = [reader] if kind == ConnectionKind.pair else [r for r in range(self.ranks) if r != writer]
-            fifo = self.fifos[key] = Fifo(key, dict.fromkeys(readers, 0))
+            fifo = self.fifos[key] = Fifo(key, dict.fromkeys(readers, 0), {r: [] for r in readers})
         return fifo
 
     def _blocking(self, rank: int, planned: PlannedStep) -> Fifo | None:
@@ -133,7 +138,7 @@ class Replay:
             self.memory[call][rank].out[(step.dst.index, loop)] = (value, planned.index)
         for key in planned.senders:
             fifo = self.fifos[key]
-            fifo.puts.append(Slot(call, planned.length, loop, value, planned.index))
+            fifo.puts.append(Slot(call, planned.length, loop, value, planned.index, loop + step.lag))
             self._wake(fifo)
 
     def _take(self, rank: int, call: int, planned: PlannedStep, loop: int, key: FifoKey) -> int:
@@ -151,6 +156,7 @@ class Replay:
                 f"{self._chunk_text(call, planned.length)} of loop {loop}",
             )
         fifo.taken[rank] += 1
+        fifo.takes[rank].append((planned.index, loop + planned.step.lag))
         self._wake(fifo)
         return slot.value
 

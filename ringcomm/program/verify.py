@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ringcomm.program.ops import CUT, REDUCING, Collective, Program, ScheduleError
 from ringcomm.program.plan import Plan
 from ringcomm.program.replay import Replay
+from ringcomm.program.steady import refuse_late_deadlock, steady_loops
 from ringcomm.program.values import Values, ranks_text
 
 Loops = list[int]
@@ -37,6 +38,7 @@ def verify_sequence(sequence: Sequence[Sequence[Program]], slots: int | None = N
         patterns = loop_patterns(plan, slots)
         for first, second in zip(patterns, [*patterns[1:], patterns[0]], strict=True):
             _replay([plan, plan], [first, second], slots)
+        refuse_late_deadlock(plan, slots)
     if len(plans) > 1:
         _verify_mixed(plans, slots)
 
@@ -68,11 +70,10 @@ def _replay(plans: Sequence[Plan], loops: Sequence[Loops], slots: int) -> None:
 def loop_patterns(plan: Plan, slots: int) -> list[Loops]:
     """Loops per length class: one, two, and enough to fill and drain every FIFO; then uneven and empty chunks.
 
-    A FIFO is full at the latest after `slots` loops and the oldest step acts `max_lag` loops behind, so two loops more
-    than both repeat the steady state; longer messages repeat it again. Where one message is cut, only its end is
-    uneven; elsewhere every chunk has its own length.
+    Longer messages are steady.py's part. Where one message is cut, only its end is uneven; elsewhere every chunk has
+    its own length.
     """
-    n, most = plan.lengths, slots + plan.max_lag + 2
+    n, most = plan.lengths, steady_loops(plan, slots)
     patterns = [[1] * n, [2] * n, [most] * n]
     if n == 1:
         return patterns

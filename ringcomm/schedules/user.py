@@ -10,25 +10,24 @@ from pathlib import Path
 from types import ModuleType
 
 from ringcomm import schedules
-from ringcomm.program.ops import DEFAULT_SLOTS, Collective, Problem, ScheduleError
+from ringcomm.program.ops import DEFAULT_SLOTS, Problem, ScheduleError
 from ringcomm.program.verify import verify
 from ringcomm.schedules.registry import Schedule
 
+Source = str | Path | ModuleType
 
-def load_user(
-    path_or_module: str | Path | ModuleType, ranks: Iterable[int] = (1, 2, 3, 4), slots: int = DEFAULT_SLOTS
-) -> list[str]:
+
+def load_user(source: Source, ranks: Iterable[int] = (1, 2, 3, 4), slots: int = DEFAULT_SLOTS) -> list[str]:
     """Registers the schedules of a Python file (path ending in .py) or a module (or its name); returns their names.
 
-    The module has a list `SCHEDULES` of ringcomm.schedules.Schedule. Each is verified for every one of `ranks`, every
-    collective it serves and every root. Raises ScheduleError naming file, schedule and what is wrong; then nothing of
-    the file is registered. Loading a file again replaces its schedules; built-in names are refused.
+    Each schedule is verified for every one of `ranks`, every collective it serves and every root. Raises ScheduleError
+    naming file, schedule and what is wrong; then nothing of the file is registered. Loading a file again replaces its
+    schedules; built-in names are refused.
     """
-    module = _import(path_or_module)
-    found = _schedules_of(module)
+    found = read_user(source)
     for schedule in found:
         for n in ranks:
-            _verify(module, schedule, n, slots)
+            _verify(source, schedule, n, slots)
     for schedule in found:
         schedules.SCHEDULES[schedule.name] = schedule
     schedules.build.cache_clear()
@@ -36,11 +35,33 @@ def load_user(
     return [schedule.name for schedule in found]
 
 
-def _import(source: str | Path | ModuleType) -> ModuleType:
+def read_user(source: Source) -> list[Schedule]:
+    """The list SCHEDULES of a user's file or module, neither verified nor registered. Raises ScheduleError."""
+    module = _import(source)
+    found = getattr(module, "SCHEDULES", None)
+    if not isinstance(found, (list, tuple)) or not found or not all(isinstance(s, Schedule) for s in found):
+        raise ScheduleError(
+            f"schedules: {source}: needs a list SCHEDULES of ringcomm.schedules.Schedule; its SCHEDULES is {found!r}"
+        )
+    names = [schedule.name for schedule in found]
+    for name in names:
+        if name in schedules.BUILT_IN:
+            raise ScheduleError(f"schedules: {source}: {name!r} is a built-in schedule; choose another name")
+        if names.count(name) > 1:
+            raise ScheduleError(f"schedules: {source}: {name!r} is defined twice")
+    return list(found)
+
+
+def _import(source: Source) -> ModuleType:
     if isinstance(source, ModuleType):
         return source
     if isinstance(source, str) and not source.endswith(".py"):
-        return importlib.import_module(source)
+        try:
+            return importlib.import_module(source)
+        except ModuleNotFoundError as error:
+            raise ScheduleError(
+                f"schedules: {source!r} is neither a module nor a path ending in .py ({error})"
+            ) from None
     path = Path(source).resolve()
     if not path.is_file():
         raise ScheduleError(f"schedules: {source}: no such file")
@@ -54,29 +75,10 @@ def _import(source: str | Path | ModuleType) -> ModuleType:
     return module
 
 
-def _schedules_of(module: ModuleType) -> list[Schedule]:
-    found = getattr(module, "SCHEDULES", None)
-    where = getattr(module, "__file__", None) or module.__name__
-    if not isinstance(found, (list, tuple)) or not found or not all(isinstance(s, Schedule) for s in found):
-        raise ScheduleError(f"schedules: {where}: needs a list SCHEDULES of ringcomm.schedules.Schedule, has {found!r}")
-    names = [schedule.name for schedule in found]
-    for name in names:
-        if name in schedules.BUILT_IN:
-            raise ScheduleError(f"schedules: {where}: {name!r} is a built-in schedule; choose another name")
-        if names.count(name) > 1:
-            raise ScheduleError(f"schedules: {where}: {name!r} is defined twice")
-    return list(found)
-
-
-def _verify(module: ModuleType, schedule: Schedule, ranks: int, slots: int) -> None:
-    where = getattr(module, "__file__", None) or module.__name__
+def _verify(source: Source, schedule: Schedule, ranks: int, slots: int) -> None:
     for collective in schedule.collectives:
         for root in schedules.roots(collective, ranks):
             try:
-                verify(_programs(schedule, collective, ranks, root, slots))
+                verify([schedule.build(Problem(collective, ranks, rank, root, slots)) for rank in range(ranks)])
             except ScheduleError as error:
-                raise ScheduleError(f"schedules: {where}: schedule {schedule.name!r} refused: {error}") from None
-
-
-def _programs(schedule: Schedule, collective: Collective, ranks: int, root: int | None, slots: int) -> list:  # type: ignore[type-arg]
-    return [schedule.build(Problem(collective, ranks, rank, root, slots)) for rank in range(ranks)]
+                raise ScheduleError(f"schedules: {source}: schedule {schedule.name!r} refused: {error}") from None

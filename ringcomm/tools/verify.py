@@ -1,0 +1,82 @@
+"""`python -m ringcomm verify FILE --ranks 4`: proves the schedules of a file, or built-in ones, right."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from ringcomm.program.ops import DEFAULT_SLOTS, Collective, Problem, Program, ScheduleError
+from ringcomm.program.verify import verify
+from ringcomm.schedules import BUILT_IN, Schedule, roots
+from ringcomm.schedules.user import read_user
+
+
+def main(argv: list[str]) -> int:
+    """One line per schedule, collective and number of ranks; returns 1 if one is refused, 2 if one cannot be read."""
+    parser = argparse.ArgumentParser("python -m ringcomm verify", description=__doc__)
+    parser.add_argument("what", nargs="*", help="files ending in .py, or names of built-in schedules (default: all)")
+    parser.add_argument("--ranks", type=_ranks, default=[1, 2, 3, 4], help="such as 4, 2,4,8 or 1-16 (default 1-4)")
+    parser.add_argument("--slots", type=int, default=DEFAULT_SLOTS, help=f"slots per FIFO (default {DEFAULT_SLOTS})")
+    arguments = parser.parse_args(argv)
+    try:
+        found = [schedule for what in arguments.what for schedule in _schedules(what)] or list(BUILT_IN.values())
+    except ScheduleError as error:
+        print(f"ringcomm verify: {error}", file=sys.stderr)
+        return 2
+    refused = 0
+    for schedule in found:
+        for collective in schedule.collectives:
+            for ranks in arguments.ranks:
+                refused += not _report(schedule, collective, ranks, arguments.slots)
+    return 1 if refused else 0
+
+
+def _ranks(text: str) -> list[int]:
+    """4 | 2,4,8 | 1-16, and lists of these."""
+    try:
+        found = [n for part in text.split(",") for n in _range(part)]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of rank counts; allowed are 4, 2,4,8, 1-16")
+    return found
+
+
+def _range(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def _schedules(what: str) -> list[Schedule]:
+    if what in BUILT_IN:
+        return [BUILT_IN[what]]
+    if not what.endswith(".py"):
+        raise ScheduleError(f"{what!r} is neither a file ending in .py nor one of {', '.join(sorted(BUILT_IN))}")
+    return read_user(what)
+
+
+def _report(schedule: Schedule, collective: Collective, ranks: int, slots: int) -> bool:
+    name = f"{schedule.name} {collective.name}, {ranks} ranks, {slots} slots"
+    try:
+        programs = [p for plan in _verified_plans(schedule, collective, ranks, slots) for p in plan]
+    except ScheduleError as error:
+        print(f"{name}: REFUSED\n  {error}")
+        return False
+    steps, lag = max(len(p.steps) for p in programs), max(p.max_lag for p in programs)
+    print(f"{name}: right ({steps} steps, largest lag {lag})")
+    return True
+
+
+def _verified_plans(schedule: Schedule, collective: Collective, ranks: int, slots: int) -> Iterator[list[Program]]:
+    for root in roots(collective, ranks):
+        plan = [schedule.build(Problem(collective, ranks, rank, root, slots)) for rank in range(ranks)]
+        try:
+            verify(plan)
+        except ScheduleError as error:
+            raise ScheduleError(f"{error}" if root is None else f"root {root}: {error}") from None
+        yield plan
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
