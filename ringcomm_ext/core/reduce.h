@@ -1,23 +1,36 @@
-// Element-wise reductions. No communication, no allocation, any thread.
+// Element-wise reductions. No communication, no allocation, no locks; any thread.
 #pragma once
 
 #include "core/types.h"
 
 namespace ringcomm {
 
-// dst[i] = src[0][i] op src[1][i] op ... in that order, for i < count; nsrc >= 2. dst may be exactly one of the sources
-// (element-wise in place) but may not overlap one otherwise. No alignment is assumed beyond the element's own size... nor even that.
-// 16-bit floats: all sources are widened to float32, combined, and rounded once (nearest even, NaN kept).
-// `divisor`: used by avg only (the number of ranks): floats divide the accumulated value before the rounding; integers
-// truncate toward zero; bool avg is not defined (valid() says no).
-// min and max propagate NaN as torch does. bool: sum, max, bor are OR; product, min, band are AND; bxor is XOR; results are 0 or 1.
-// Integer sums and products wrap.
+// dst[i] = src[0][i] op src[1][i] op ... op src[nsrc - 1][i], from the left, for i < count; nsrc >= 2, count may be 0.
+//
+// dst may be exactly one of the sources, whichever (in place), but may not overlap one in any other way. No alignment
+// is assumed, not even the element's own. Sources that are not dst are never written, nor a byte outside dst.
+//
+// The bits of a result depend on the inputs and their order only, never on the instruction set, the alignment or the
+// position in the buffer:
+//   16-bit floats   all sources are widened to float32, combined, and rounded once (to nearest even, subnormals kept).
+//                   Same bits everywhere needs the processor's flushing of subnormals off, as it is by default
+//                   (torch.set_flush_denormal): not all conversions obey that switch.
+//   sum, product    in the element's type (float32 for 16-bit floats), nothing contracted; integers wrap.
+//   avg             the accumulated sum divided by `divisor` (>= 1; the number of ranks; unused by other operations):
+//                   floats truly divide before the one rounding; integers truncate the wrapped sum toward zero.
+//   min, max        one NaN makes the result NaN, as torch.minimum and torch.maximum. Equal values keep the earlier
+//                   source, which matters for -0.0 and +0.0 only.
+//   NaN             every NaN result is the positive quiet NaN without payload: hardware would pick one of several
+//                   payloads by operand order, which compilers are free to swap.
+//   bool            any byte but 0 is true. sum, max, bor are OR; product, min, band are AND; bxor is XOR. Results are
+//                   0 or 1.
 using ReduceFn = void (*)(void* dst, const void* const* src, int nsrc, size_t count, int divisor);
 
-// nullptr where the pair makes no sense (bitwise ops on floats, avg on bool, dtype `other`).
+// nullptr where the pair makes no sense: bitwise operations on floats, avg on bool, dtype `other`, op `none`.
 ReduceFn reduce_function(DType dtype, ReduceOp op);
 
-// Which instruction set the process uses: "avx512", "avx2", "generic". Chosen once from the CPU, or by RINGCOMM_ISA.
+// Which instruction set the process uses: "avx512_bf16", "avx512", "avx2" or "generic". Chosen once from the processor,
+// or by RINGCOMM_ISA (core/isa.h).
 const char* reduce_isa();
 
 }  // namespace ringcomm
