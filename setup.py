@@ -1,6 +1,6 @@
 """Builds ringcomm._C against the torch that is importable now; everything static is in pyproject.toml.
 
-The build also writes ringcomm/_build_info.py, from which ringcomm/_load.py tells at run time whether this is that torch.
+The build also writes ringcomm/_build_info.py, by which ringcomm/_load.py tells at run time whether this is that torch.
 """
 
 from __future__ import annotations
@@ -132,7 +132,10 @@ def main() -> None:
         torch = import_torch()
         options["ext_modules"] = [extension(torch)]
         options["cmdclass"]["build_ext"] = build_extension_class(torch)
-    packages = ["ringcomm", *(f"ringcomm.{path.name}" for path in sorted(ROOT.glob("ringcomm/[a-z]*")) if path.is_dir())]
+    packages = [
+        "ringcomm",
+        *(f"ringcomm.{path.name}" for path in sorted(ROOT.glob("ringcomm/[a-z]*")) if path.is_dir()),
+    ]
     setup(
         packages=packages,
         package_data={"ringcomm": ["*.pyi", "py.typed"]},

@@ -35,7 +35,7 @@ def mismatch() -> str | None:
         info = importlib.import_module("ringcomm._build_info")
     except ImportError:
         return f"ringcomm in {folder} has no compiled extension: it was never built there; {_advice()}"
-    except Exception as error:  # noqa: BLE001 - a damaged file may raise anything
+    except Exception as error:  # a damaged file may raise anything
         return f"{folder / '_build_info.py'} cannot be read ({_one_line(error)}); {_advice()}"
     import torch
 
@@ -54,8 +54,10 @@ def _fits(info: ModuleType, torch: ModuleType) -> bool:
     built, running = str(info.TORCH_VERSION), str(torch.__version__)
     if _minor(built) != _minor(running) or bool(info.CXX11_ABI) != bool(torch._C._GLIBCXX_USE_CXX11_ABI):
         return False
-    released = not any(mark in version.partition("+")[0] for version in (built, running) for mark in ("a", "b", "rc", "dev"))
-    return released or info.TORCH_GIT_VERSION == torch.version.git_version
+    released = not any(
+        mark in version.partition("+")[0] for version in (built, running) for mark in ("a", "b", "rc", "dev")
+    )
+    return released or torch.version.git_version == info.TORCH_GIT_VERSION
 
 
 def _minor(version: str) -> list[str]:

@@ -28,7 +28,7 @@ def register() -> None:
 
         if dist.is_available() and NAME not in dist.Backend.backend_list:
             dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
-    except Exception as error:  # noqa: BLE001 - see the module's text
+    except Exception as error:  # see the module's text
         _warn(f"ringcomm could not be registered with torch.distributed: {type(error).__name__}: {error}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from ranks import RankPool
 
 # Two ranks already fill a small machine; OpenMP teams on top of them only add noise. Read when torch is loaded.
@@ -18,7 +19,9 @@ def rank_pool() -> Iterator[Callable[..., RankPool]]:
     """`rank_pool(world, backend=None, env=None, **init_kwargs)`: the module's pool with these arguments, made once."""
     pools: dict[str, RankPool] = {}
 
-    def get(world: int, backend: str | None = None, env: dict[str, str | None] | None = None, **kwargs: Any) -> RankPool:
+    def get(
+        world: int, backend: str | None = None, env: dict[str, str | None] | None = None, **kwargs: Any
+    ) -> RankPool:
         key = repr((world, backend, sorted((env or {}).items()), sorted(kwargs.items())))
         if key not in pools:
             pools[key] = RankPool(world, backend, env, **kwargs)

@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass
 class Call:
-    """One function call for one rank. `function` and `args` travel pickled so that a bad import is reported, not fatal."""
+    """One function call for one rank; `payload` is pickled by itself so that a bad import is reported, not fatal."""
 
     payload: bytes
     path: list[str]
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass
 class Outcome:
-    """What became of a Call: `value` is the pickled result, or `error` the traceback and `exception` its object if picklable."""
+    """What became of a Call: `value`, the pickled result, or `error`, the traceback, and its object if picklable."""
 
     value: bytes | None = None
     error: str | None = None
@@ -93,14 +93,14 @@ def perform(call: Call, rank: int, world: int) -> Outcome:
         with changed_environment(call.env):
             function, args, kwargs = pickle.loads(call.payload)
             return Outcome(value=pickle.dumps(function(rank, world, *args, **kwargs)))
-    except BaseException as error:  # noqa: BLE001 - reported in the parent, whatever it is
+    except BaseException as error:  # reported in the parent, whatever it is
         return Outcome(error=traceback.format_exc(), exception=picklable(error))
 
 
 def picklable(error: BaseException) -> BaseException | None:
     try:
         copy = pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - any class may refuse to be pickled in its own way
+    except Exception:  # any class may refuse to be pickled in its own way
         return None
     return copy if isinstance(copy, BaseException) else None
 

@@ -8,6 +8,7 @@ Results and exceptions come back pickled. tests/README.md shows how to use it.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -29,7 +30,7 @@ GRACE = 5.0  # seconds the other ranks get to report after the first failure; gu
 
 
 class RankError(AssertionError):
-    """Some rank raised, died or hung. `errors[rank]` is its exception, or None if it died, hung or cannot be pickled."""
+    """Some rank raised, died or hung. `errors[rank]` is its exception; None if it died, hung or cannot be pickled."""
 
     def __init__(self, text: str, errors: dict[int, BaseException | None]) -> None:
         super().__init__(text)
@@ -66,7 +67,7 @@ def run_ranks(
 
 
 class RankPool:
-    """`world` processes that stay alive between calls, so that a call costs about a millisecond and not an import of torch.
+    """`world` processes that stay alive between calls, so that a call costs about a millisecond, not a process start.
 
     With `backend`, each process makes the default group once and every call finds it; otherwise each call makes its own
     (each gets a new store). After a failed call the processes are replaced at the next one. Use it as a context
@@ -172,7 +173,9 @@ class RankPool:
             self._kill()
         if errors:
             text = "\n".join(f"--- rank {rank} of {self.world}: {text}" for rank, (text, _) in sorted(errors.items()))
-            raise RankError(f"{len(errors)} of {self.world} ranks failed\n{text}", {r: e for r, (_, e) in errors.items()})
+            raise RankError(
+                f"{len(errors)} of {self.world} ranks failed\n{text}", {r: e for r, (_, e) in errors.items()}
+            )
         return [_result(outcomes[rank]) for rank in range(self.world)]
 
     def _errors(
@@ -236,10 +239,8 @@ class _Rank:
         return self.stack_path.read_text() if self.stack_path.exists() else "(it had not started)"
 
     def dismiss(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # already dead
             self.conn.send(None)
-        except OSError:  # already dead
-            pass
 
     def kill(self) -> None:
         if self.process.is_alive():
@@ -249,7 +250,7 @@ class _Rank:
 
 
 def _context(env: dict[str, str | None]) -> Any:
-    """A server that has imported torch once and forks each rank in milliseconds; plain spawn where import time matters."""
+    """A server that holds torch and forks each rank in milliseconds; plain spawn where import time matters."""
     if any(key.startswith(READ_AT_IMPORT) for key in env):
         return multiprocessing.get_context("spawn")
     os.environ.setdefault("OMP_NUM_THREADS", "1")

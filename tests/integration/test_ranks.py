@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
+
 from ranks import Dead, RankError, RankPool, run_ranks
 
 

@@ -1,0 +1,181 @@
+"""Builds tests/native against the torch-free part of ringcomm_ext and runs it: plain and under the sanitizers.
+
+    scripts/native.py [plain] [thread] [address] [--only NAME]
+
+Each `*_test.cpp` is a program; exit status 0 is success. What is in PLANTED is built once more with a macro that plants
+a bug, and a `*_planted.cpp` holds one; ThreadSanitizer must report a data race in each, or the run fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests" / "native"
+FOLDERS = ["core", "connections", "engine"]
+BASE = "-std=c++20 -Wall -g -ffp-contract=off -pthread -fno-omit-frame-pointer -UNDEBUG"
+LIMIT = 300.0  # seconds for one program
+
+MODES = {
+    "plain": "-O2",
+    "thread": "-O1 -fsanitize=thread",
+    "address": "-O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined",
+}
+SANITIZER_OPTIONS = {
+    "TSAN_OPTIONS": "halt_on_error=1 exitcode=66 second_deadlock_stack=1",
+    "ASAN_OPTIONS": "detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+PLANTED = {"fifo_test": "RINGCOMM_PLANTED_RELAXED_PUBLISH"}
+CAUGHT = "data race"
+
+
+@dataclass
+class Program:
+    """One executable to build and run; `planted` is the macro, or the file's own name, of a bug that must be caught."""
+
+    name: str
+    mode: str
+    source: Path
+    planted: str | None = None
+    macros: list[str] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """Objects are shared by all programs with the same flags."""
+        return ROOT / "build" / "native" / "-".join([self.mode, *self.macros])
+
+    @property
+    def binary(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} [{self.mode}]" + (f" with {self.planted}" if self.planted else "")
+
+
+def programs(modes: list[str], only: str | None) -> Iterator[Program]:
+    for mode in modes:
+        for source in sorted(TESTS.glob("*_test.cpp")):
+            if only is None or only in source.stem:
+                yield Program(source.stem, mode, source)
+                if mode == "thread" and source.stem in PLANTED:
+                    macro = PLANTED[source.stem]
+                    yield Program(source.stem, mode, source, macro, [macro])
+        for source in sorted(TESTS.glob("*_planted.cpp")) if mode == "thread" else []:
+            if only is None or only in source.stem:
+                yield Program(source.stem, mode, source, source.name)
+
+
+def ninja_file(todo: list[Program]) -> str:
+    """Objects once per set of flags, then one link per program."""
+    sources = [path for folder in FOLDERS for path in sorted((ROOT / "ringcomm_ext" / folder).glob("*.cpp"))]
+    compiler = os.environ.get("CXX", "c++")
+    lines = [
+        "rule compile",
+        f"  command = {compiler} {BASE} $flags -I{ROOT}/ringcomm_ext -I{TESTS} -MMD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "rule link",
+        f"  command = {compiler} $flags $in -pthread -o $out",
+    ]
+    done: set[Path] = set()
+    for program in todo:
+        flags = " ".join([MODES[program.mode], *(f"-D{macro}" for macro in program.macros)])
+        objects = []
+        for source in [program.source, *sources]:
+            target = program.folder / f"{source.relative_to(ROOT)}.o"
+            objects.append(str(target))
+            if target not in done:
+                done.add(target)
+                lines += [f"build {target}: compile {source}", f"  flags = {flags}"]
+        lines += [f"build {program.binary}: link {' '.join(objects)}", f"  flags = {flags}"]
+    return "\n".join([*lines, ""])
+
+
+def build(todo: list[Program]) -> bool:
+    folder = ROOT / "build" / "native"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "build.ninja"
+    file.write_text(ninja_file(todo))
+    ninja = Path(sys.executable).with_name("ninja")
+    command = [str(ninja) if ninja.exists() else "ninja", "-C", str(folder), "-f", str(file), "--quiet"]
+    try:
+        return subprocess.run(command).returncode == 0
+    except FileNotFoundError:
+        print("ninja is missing: pip install ninja, or use scripts/sanitize, which installs it", file=sys.stderr)
+        return False
+
+
+def execute(program: Program) -> tuple[int, str]:
+    """Exit status (124: over the limit) and all output."""
+    environment = {**os.environ, **SANITIZER_OPTIONS}
+    command = [str(program.binary)]
+    if program.mode == "thread":
+        # ThreadSanitizer needs its shadow where the kernel's address randomisation may put something else.
+        command = ["setarch", "--addr-no-randomize", *command]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=LIMIT,
+            text=True,
+            errors="replace",
+        )
+    except subprocess.TimeoutExpired as late:
+        output = late.output or b""
+        return 124, output.decode(errors="replace") if isinstance(output, bytes) else output
+    return done.returncode, done.stdout
+
+
+def judge(program: Program, status: int, output: str) -> str | None:
+    """Why the run is a failure, or None."""
+    if program.planted is None:
+        return None if status == 0 else f"exit status {status}" + (f" (over {LIMIT:.0f} s)" if status == 124 else "")
+    if status == 0 or CAUGHT not in output:
+        return f"the planted bug was not caught (exit status {status}, no '{CAUGHT}' in the output)"
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modes", nargs="*", help=f"of {', '.join(MODES)}; default all")
+    parser.add_argument("--only", help="only programs with this in their name")
+    args = parser.parse_args()
+    unknown = [mode for mode in args.modes if mode not in MODES]
+    if unknown:
+        parser.error(f"there is no mode {unknown[0]!r}; there are {', '.join(MODES)}")
+    todo = list(programs(args.modes or list(MODES), args.only))
+    if not todo:
+        print(f"no native tests found in {TESTS}", file=sys.stderr)
+        return 1
+    if not build(todo):
+        return 1
+    failed = 0
+    for program in todo:
+        start = time.monotonic()
+        status, output = execute(program)
+        problem = judge(program, status, output)
+        verdict = "FAILED" if problem else "caught" if program.planted else "ok    "
+        print(
+            f"  {verdict}  {program.label}  {time.monotonic() - start:.1f} s" + (f": {problem}" if problem else ""),
+            flush=True,
+        )
+        if problem:
+            failed += 1
+            print("\n".join(f"  | {line}" for line in output.splitlines()[-60:]), flush=True)
+    print(f"native: {len(todo) - failed} programs good, {failed} bad", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
