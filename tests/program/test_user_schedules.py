@@ -34,7 +34,7 @@ def test_a_right_file_is_registered_and_builds() -> None:
 
 
 def test_a_wrong_file_is_refused_and_nothing_of_it_registered() -> None:
-    with pytest.raises(ScheduleError, match=r"star_wrong.py: schedule 'star_wrong' refused: .*deadlock") as caught:
+    with pytest.raises(ScheduleError, match=r"star_wrong\.py: schedule 'star_wrong' refused: .*deadlock") as caught:
         load_user(str(EXAMPLES / "star_wrong.py"), ranks=[1, 2])
     assert "rank 1, step 0" in str(caught.value)
     assert "star_wrong" not in SCHEDULES
@@ -77,7 +77,7 @@ def test_files_that_are_no_schedules_are_refused(tmp_path: Path, text: str, says
 
 
 def test_missing_files_and_modules_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ScheduleError, match="nothing.py: no such file"):
+    with pytest.raises(ScheduleError, match=r"nothing\.py: no such file"):
         load_user(tmp_path / "nothing.py")
     with pytest.raises(ScheduleError, match="'no_such_module_here' is neither a module nor a path"):
         load_user("no_such_module_here")
