@@ -76,11 +76,13 @@ std::shared_ptr<Segment> Segment::open(int fd, Error& error) {
   }
   madvise(data, size, MADV_DONTFORK);
   std::shared_ptr<Segment> segment(new Segment(-1, static_cast<char*>(data), size, st.st_ino));
+  segment->owner_ = getpid();
   r.by_inode[st.st_ino] = segment;
   return segment;
 }
 
 Segment::~Segment() {
+  if (owner_ != getpid()) return;
   Registry& r = registry();
   const std::lock_guard<std::mutex> hold(r.mutex);
   auto it = r.by_inode.find(inode_);

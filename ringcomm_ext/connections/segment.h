@@ -49,6 +49,7 @@ class Segment {
   char* data_;
   size_t size_;
   unsigned long inode_;
+  int owner_ = 0;  // pid: a forked child has no such mapping and must not unmap whatever lies there
   MemoryBudget* budget_ = nullptr;
   std::atomic<size_t> committed_{0};
 };

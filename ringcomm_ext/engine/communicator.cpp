@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "core/log.h"
+
 namespace ringcomm {
 namespace {
 
@@ -91,12 +93,25 @@ std::shared_ptr<const Program> Communicator::program(const Call& call, const Rul
   error = Program::load(table.data(), table.size(), *fresh);
   if (error.empty() && (fresh->nranks != spec_.ranks || fresh->rank != spec_.rank)) error = "it is for another rank or group size";
   if (error.empty() && fresh->slots > static_cast<int>(spec_.layout.slots)) error = "it needs " + std::to_string(fresh->slots) + " slots, memory.slots is " + std::to_string(spec_.layout.slots);
+  if (error.empty()) error = too_small(*fresh, rule.slot);
   if (!error.empty()) {
     error = "the program of schedule '" + rule.schedule + "' for " + name(collective) + " is refused: " + error;
     return nullptr;
   }
   const std::lock_guard<std::mutex> hold(issue_);
   return programs_.emplace(key, std::move(fresh)).first->second;
+}
+
+// Every rank must fill slots alike, so a rule's slot is never cut down here: a connection that cannot hold it is an error.
+std::string Communicator::too_small(const Program& program, size_t slot) const {
+  for (const auto* table : {&program.senders, &program.receivers})
+    for (const ConnectionRef& c : *table) {
+      const bool fan = c.kind == ConnectionKind::fan_out;
+      const size_t capacity = fan ? spec_.layout.fan_out_capacity : spec_.layout.pair_capacity;
+      if (slot > capacity)
+        return "its rule fills slots to " + std::to_string(slot) + " bytes, a slot of a " + (fan ? "fan-out" : "pair") + " connection holds " + std::to_string(capacity);
+    }
+  return "";
 }
 
 const Communicator::Bound* Communicator::bound(const std::shared_ptr<const Program>& program, int channel) {
@@ -126,10 +141,9 @@ Run Communicator::make_run(const Call& call, const Rule& rule, const Bound& boun
   if (channels > 1)
     for (auto* chunks : {&run.in, &run.out})
       for (Chunk& c : *chunks) c = part(c, channels, channel, call.element);
-  const size_t capacity = std::min(spec_.layout.fan_out_capacity, spec_.layout.pair_capacity);
   run.dtype = call.dtype;
   run.element = call.element;
-  run.piece = std::max<size_t>(1, std::min(rule.slot, capacity) / call.element);
+  run.piece = std::max<size_t>(1, rule.slot / call.element);
   if (call.op != ReduceOp::none) {
     run.reduce = reduce_function(call.dtype, call.op == ReduceOp::avg ? ReduceOp::sum : call.op);
     run.finish = reduce_function(call.dtype, call.op);
@@ -141,17 +155,17 @@ Run Communicator::make_run(const Call& call, const Rule& rule, const Bound& boun
 }
 
 void Communicator::log_choice(const Call& call, const Rule& rule) {
-  if (!spec_.info || spec_.rank != 0) return;
+  if (!logs(LogLevel::info) || spec_.rank != 0) return;
   int size_class = 0;
   while (size_class < 63 && (uint64_t{1} << size_class) < call.bytes) ++size_class;
   uint64_t& seen = logged_[static_cast<int>(call.collective)];
   if (seen >> size_class & 1) return;
   seen |= uint64_t{1} << size_class;
-  char line[256];
-  std::snprintf(line, sizeof line, "policy: group %s: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s) over %s [%s]", spec_.name.c_str(), name(call.collective),
+  char line[320];
+  std::snprintf(line, sizeof line, "policy: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s) over %s [%s] group %s", name(call.collective),
                 static_cast<unsigned long long>(call.bytes), spec_.ranks, rule.schedule.c_str(), rule.slot, rule.channels, rule.channels == 1 ? "" : "s",
-                connections_->kind(), rule.source.c_str());
-  spec_.info(line);
+                connections_->kind(), rule.source.c_str(), spec_.name.c_str());
+  log(LogLevel::info, line);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- issuing
@@ -174,7 +188,7 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
   {
     const std::lock_guard<std::mutex> hold(issue_);
     Fingerprint f{call.collective, call.dtype, call.op, call.root, sequence_.load() + 1, call.uniform ? call.bytes : 0, hash_of(chosen, channels)};
-    request = std::make_shared<Request>(f, call.deadline_ns);
+    request = std::make_shared<Request>(f, call.deadline_ns, call.keep);
     request->set_parts(channels);
     sequence_.store(f.sequence);
     board_.announce(f);
@@ -201,23 +215,23 @@ void Communicator::issued(bool caller_waits, uint64_t bytes) {
     engine_.wake_drivers();
 }
 
-RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline_ns, bool caller_waits) {
+RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep) {
   const Fingerprint f{kind, DType::other, ReduceOp::none, message.peer, 0, message.bytes, 0};
-  auto request = std::make_shared<Request>(f, deadline_ns);
+  auto request = std::make_shared<Request>(f, deadline_ns, std::move(keep));
   const uint64_t bytes = message.bytes;
   message.request = request;
   pending_.fetch_add(1, std::memory_order_seq_cst);
   mailbox_->post(std::move(message));
-  issued(caller_waits, bytes);
+  issued(false, bytes);
   return request;
 }
 
-RequestPtr Communicator::send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, bool caller_waits) {
-  return post({nullptr, true, const_cast<char*>(static_cast<const char*>(data)), bytes, peer, tag}, Collective::send, deadline_ns, caller_waits);
+RequestPtr Communicator::send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep) {
+  return post({nullptr, true, const_cast<char*>(static_cast<const char*>(data)), bytes, peer, tag}, Collective::send, deadline_ns, std::move(keep));
 }
 
-RequestPtr Communicator::recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, bool caller_waits) {
-  return post({nullptr, false, static_cast<char*>(data), bytes, peer, tag}, Collective::recv, deadline_ns, caller_waits);
+RequestPtr Communicator::recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep) {
+  return post({nullptr, false, static_cast<char*>(data), bytes, peer, tag}, Collective::recv, deadline_ns, std::move(keep));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- driving
@@ -303,9 +317,12 @@ void Communicator::end_all(Ended& ended) {
 // With no lane held: callbacks may call back into this group.
 void Communicator::deliver(Ended& ended) {
   if (ended.empty()) return;
-  for (const RequestPtr& request : ended) {
+  for (RequestPtr& request : ended) {
     pending_.fetch_sub(1, std::memory_order_seq_cst);
     if (auto then = request->complete()) engine_.callbacks().run(std::move(then));
+    // Nobody holds it any more, so its buffers go with it; freeing a tensor may take Python's lock, which no driver may wait for.
+    else if (request.use_count() == 1)
+      engine_.callbacks().run([request = std::move(request)] {});
   }
   engine_.doorbell().ring();  // another thread of this process may be waiting for one of these
 }

@@ -49,7 +49,6 @@ struct GroupSpec {
   std::array<std::vector<Rule>, kCollectives> rules;  // by collective; the last of each has no limit
   // The packed program of (collective, schedule, root), or a sentence in `error`. Called without any lock held.
   std::function<std::vector<int32_t>(Collective, const std::string& schedule, int root, std::string& error)> build;
-  std::function<void(const std::string& line)> info;  // RINGCOMM_DEBUG=INFO; may be empty
 };
 
 // What a caller asks for. Buffers: all_reduce, broadcast, reduce and barrier give one Chunk in `in` and/or `out` (the communicator cuts it up); the others give
@@ -65,6 +64,7 @@ struct Call {
   bool uniform = true;  // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
   int64_t deadline_ns = kNoDeadline;
   bool caller_waits = false;  // the caller goes straight to wait(): no driver is woken
+  std::shared_ptr<void> keep;  // owns the buffers; released with the request
 };
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -74,8 +74,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Starts a collective. On a mistake of ours (no rule, no program) returns null and a sentence in `error`.
   RequestPtr start(const Call& call, std::string& error);
-  RequestPtr send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, bool caller_waits);
-  RequestPtr recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, bool caller_waits);
+  RequestPtr send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep);
+  RequestPtr recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep);
 
   // Waits for the request, driving the group meanwhile. False: `until_ns` passed, or `interrupted()` said so; the request goes on.
   // `interrupted` is asked about every 200 ms and after every signal.
@@ -106,11 +106,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   };
   const Rule& rule(const Call& call) const;
   std::shared_ptr<const Program> program(const Call& call, const Rule& rule, std::string& error);
+  std::string too_small(const Program& program, size_t slot) const;
   const Bound* bound(const std::shared_ptr<const Program>& program, int channel);
   Run make_run(const Call& call, const Rule& rule, const Bound& bound, int channel, int channels, uint32_t tag) const;
   void log_choice(const Call& call, const Rule& rule);
   void issued(bool caller_waits, uint64_t bytes);
-  RequestPtr post(Message message, Collective kind, int64_t deadline_ns, bool caller_waits);
+  RequestPtr post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep);
   void deliver(Ended& ended);
   void settle(const Stall& stall, Ended& ended);
   void fail(Error error);

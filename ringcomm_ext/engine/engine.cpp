@@ -163,6 +163,21 @@ void Engine::remove(const Communicator* group) {
   version_.fetch_add(1);
 }
 
+void Engine::leave_all(int64_t grace_ns) {
+  uint64_t version;
+  for (const CommunicatorPtr& group : groups(version)) {
+    group->leave(grace_ns);
+    remove(group.get());
+  }
+  callbacks_.stop(grace_ns);
+}
+
+void Engine::close_in_child() {
+  close(server_.listener());
+  close(epoll_);
+  close(stop_event_);
+}
+
 std::vector<CommunicatorPtr> Engine::groups(uint64_t& version) {
   const std::lock_guard<std::mutex> hold(mutex_);
   version = version_.load();

@@ -49,6 +49,10 @@ class Engine {
 
   void add(const CommunicatorPtr& group);
   void remove(const Communicator* group);
+  // Interpreter exit: every group leaves, no callback runs afterwards.
+  void leave_all(int64_t grace_ns);
+  // In a forked child: lets go of what the parent still serves. Async-signal-safe.
+  void close_in_child();
   // A group has work that no caller drives.
   void wake_drivers();
 

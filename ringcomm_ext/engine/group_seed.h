@@ -28,6 +28,8 @@ class GroupSeed {
   ~GroupSeed();  // withdraws the offer: keep it as long as the Communicator, late peers may still ask
 
   PeerCard card() const;
+  int rank() const { return rank_; }
+  const ShmLayout& layout() const { return layout_; }
   // Opens every peer's segment; blocks up to the deadline. `spec` comes with everything but peers, board and layout.
   CommunicatorPtr connect(GroupSpec spec, const std::vector<PeerCard>& cards, int64_t deadline_ns, Error& error);
 

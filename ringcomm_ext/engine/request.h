@@ -12,7 +12,8 @@ namespace ringcomm {
 
 class Request {
  public:
-  Request(const Fingerprint& call, int64_t deadline_ns) : call(call), deadline_ns(deadline_ns), started_ns(now_ns()) {}
+  Request(const Fingerprint& call, int64_t deadline_ns, std::shared_ptr<void> keep)
+      : call(call), deadline_ns(deadline_ns), started_ns(now_ns()), keep_(std::move(keep)) {}
 
   const Fingerprint call;
   const int64_t deadline_ns;
@@ -57,6 +58,7 @@ class Request {
   std::unique_ptr<Error> error_;
   int64_t ended_ns_ = 0;
   std::function<void()> then_;
+  const std::shared_ptr<void> keep_;  // owns the caller's buffers
 };
 using RequestPtr = std::shared_ptr<Request>;
 

@@ -1,0 +1,127 @@
+// The Python surface: a group seed, the backend, the process's engine and log. Thin; ringcomm/_C.pyi documents it.
+#include <pybind11/chrono.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+#include <torch/extension.h>
+
+#include "c10d/backend.h"
+#include "core/log.h"
+#include "engine/process.h"
+
+namespace py = pybind11;
+
+namespace ringcomm {
+namespace {
+
+[[noreturn]] void raise(const Error& error) { throw std::runtime_error(error.text); }
+
+// Set once from Python, leaked: a program may be asked for until the interpreter is gone.
+PyObject* builder = nullptr;
+
+std::vector<int32_t> build_program(Collective collective, const std::string& schedule, int ranks, int rank, int root, int slots, std::string& error) {
+  const py::gil_scoped_acquire gil;
+  try {
+    TORCH_INTERNAL_ASSERT(builder != nullptr);
+    const py::object table = py::reinterpret_borrow<py::object>(builder)(name(collective), schedule, ranks, rank, root, slots);
+    const auto words = py::cast<py::array_t<int32_t, py::array::c_style | py::array::forcecast>>(table);
+    return {words.data(), words.data() + words.size()};
+  } catch (const std::exception& e) {
+    error = "schedule '" + schedule + "' cannot be built for " + name(collective) + ": " + e.what();
+    return {};
+  }
+}
+
+// Python hands over the seed once; the backend then owns it.
+struct SeedHandle {
+  std::unique_ptr<GroupSeed> seed;
+};
+
+std::unique_ptr<SeedHandle> make_seed(int rank, int ranks, int channels, uint32_t slots, size_t fan_out, size_t pair, size_t message) {
+  Engine* engine = process_engine();
+  if (!engine) throw std::runtime_error(forked() ? "ringcomm: groups cannot be made in a forked child of a process that has some" : "ringcomm: the engine was not started");
+  ShmLayout layout;
+  layout.ranks = ranks, layout.channels = channels, layout.slots = slots;
+  layout.fan_out_capacity = fan_out, layout.pair_capacity = pair, layout.message_capacity = message;
+  Error error;
+  auto handle = std::make_unique<SeedHandle>();
+  handle->seed = GroupSeed::make(*engine, rank, layout, error);
+  if (!handle->seed) raise(error);
+  return handle;
+}
+
+py::dict card_of(const SeedHandle& handle) {
+  const PeerCard card = handle.seed->card();
+  py::dict d;
+  d["socket"] = card.socket, d["offer"] = card.nonce, d["process"] = card.process, d["pid"] = card.pid;
+  return d;
+}
+
+using RuleTuple = std::tuple<int, std::optional<uint64_t>, std::string, size_t, int, std::string>;
+
+c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& name, const std::vector<std::map<std::string, py::object>>& cards, const std::vector<RuleTuple>& rules,
+                                         int64_t spin_ns, int yields, std::chrono::milliseconds timeout) {
+  GroupSpec spec;
+  spec.name = name;
+  spec.caller = {spin_ns, yields};
+  for (const auto& [collective, max_bytes, schedule, slot, channels, source] : rules)
+    spec.rules.at(static_cast<size_t>(collective)).push_back({max_bytes.value_or(UINT64_MAX), schedule, slot, channels, source});
+  std::vector<PeerCard> peers;
+  for (const auto& c : cards)
+    peers.push_back({py::cast<std::string>(c.at("socket")), py::cast<std::string>(c.at("offer")), py::cast<std::string>(c.at("process")), py::cast<std::string>(c.at("host")),
+                     py::cast<int>(c.at("pid"))});
+  const ShmLayout layout = handle.seed->layout();
+  spec.build = [ranks = layout.ranks, rank = handle.seed->rank(), slots = static_cast<int>(layout.slots)](Collective collective, const std::string& schedule, int root, std::string& error) {
+    return build_program(collective, schedule, ranks, rank, root, slots, error);
+  };
+  const py::gil_scoped_release nogil;
+  Error error;
+  CommunicatorPtr group = handle.seed->connect(std::move(spec), peers, now_ns() + timeout.count() * 1'000'000, error);
+  if (!group) raise(error);
+  return c10::make_intrusive<Backend>(std::move(handle.seed), std::move(group), timeout);
+}
+
+void start_engine(int workers, int64_t spin_ns, int yields, size_t memory_limit) {
+  EngineOptions options;
+  options.workers = workers;
+  options.driver = {spin_ns, yields};
+  options.memory_limit = memory_limit;
+  Error error;
+  if (!start_process_engine(options, error)) raise(error);
+}
+
+py::dict layout_numbers() {
+  py::dict d;
+  d["program_magic"] = kProgramMagic, d["program_version"] = kProgramVersion, d["collectives"] = kCollectives, d["opcodes"] = kOpcodes;
+  d["header_words"] = sizeof(ProgramHeader) / 4, d["step_words"] = sizeof(PackedStep) / 4, d["connection_words"] = sizeof(PackedConnection) / 4;
+  d["inline_bytes"] = kInlineBytes;
+  return d;
+}
+
+// "" if the table is a legal program, else what is wrong.
+std::string check_program(const py::array_t<int32_t, py::array::c_style | py::array::forcecast>& table) {
+  Program program;
+  return Program::load(table.data(), static_cast<size_t>(table.size()), program);
+}
+
+}  // namespace
+}  // namespace ringcomm
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  using namespace ringcomm;
+  m.doc() = "The data plane of ringcomm.";
+  py::class_<SeedHandle>(m, "Seed").def("card", &card_of);
+  m.def("seed", &make_seed, py::arg("rank"), py::arg("ranks"), py::arg("channels"), py::arg("slots"), py::arg("fan_out"), py::arg("pair"), py::arg("message"));
+  py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
+      .def_property_readonly("options", &Backend::getBackendOptions)
+      .def("_set_default_timeout", &Backend::setTimeout, py::call_guard<py::gil_scoped_release>());
+  m.def("backend", &make_backend, py::arg("seed"), py::arg("name"), py::arg("cards"), py::arg("rules"), py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"));
+  m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"), py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
+  m.def("stop_engine", &stop_process_engine, py::call_guard<py::gil_scoped_release>());
+  m.def("set_builder", [](const py::object& callable) { builder = py::object(callable).release().ptr(); });
+  m.def("set_log", [](int level, const std::string& file, const std::string& prefix) { return set_log(static_cast<LogLevel>(level), file, prefix); });
+  m.def("log", [](int level, const std::string& line) { log(static_cast<LogLevel>(level), line); });
+  m.def("layout_numbers", &layout_numbers);
+  m.def("check_program", &check_program);
+  m.def("memory_used", [] { return process_engine() ? process_engine()->budget().used() : 0; });
+  m.def("reduce_isa", [] { return std::string(reduce_isa()); });
+}
