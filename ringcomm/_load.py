@@ -31,10 +31,11 @@ def extension() -> ModuleType:
 def mismatch() -> str | None:
     """One sentence if the extension was not built, or not for this torch and Python; None if it fits."""
     folder = Path(__file__).resolve().parent
+    # By file first: beside an editable install of another checkout, the import would find that one's.
+    if not (folder / "_build_info.py").exists():
+        return f"ringcomm in {folder} has no compiled extension: it was never built there; {_advice()}"
     try:
         info = importlib.import_module("ringcomm._build_info")
-    except ImportError:
-        return f"ringcomm in {folder} has no compiled extension: it was never built there; {_advice()}"
     except Exception as error:  # a damaged file may raise anything
         return f"{folder / '_build_info.py'} cannot be read ({_one_line(error)}); {_advice()}"
     import torch

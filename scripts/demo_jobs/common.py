@@ -53,7 +53,7 @@ class Job:
                 print(f"  step {i + 1:4d}/{self.args.steps}  loss on rank 0 {loss:.4f}  {seconds:6.1f} s", flush=True)
 
     def finish(self, parameters: Iterable[torch.Tensor], step: Callable[[int], torch.Tensor], **reached: Any) -> None:
-        """Writes the result: losses averaged over ranks, a digest of every rank's parameters, times, what was `reached`."""
+        """Writes the result: average losses, a digest of every rank's parameters, times, and what was `reached`."""
         losses = torch.stack(self.losses).float()
         dist.all_reduce(losses)
         digests: list[Any] = [None] * self.world
