@@ -56,12 +56,21 @@ class Reader {
 
 std::string at(const char* what, int step, int value) { return std::string(what) + " of step " + std::to_string(step) + " is " + std::to_string(value); }
 
+// A connection gives or takes one slot a step.
+const Ref* named_twice(const Ref* refs, int n) {
+  for (int i = 0; i < n; ++i)
+    for (int j = 0; j < i; ++j)
+      if (!Reader::local(refs[i]) && refs[i].kind == refs[j].kind && refs[i].index == refs[j].index) return &refs[i];
+  return nullptr;
+}
+
 std::string check_step(const Program& p, const Step& s, int i) {
   const Shape shape = shape_of(s.opcode);
   if (s.nsources < shape.min_sources || s.nsources > shape.max_sources) return at("the number of sources", i, s.nsources);
   if (shape.senders ? s.nsenders < 1 : s.nsenders != 0) return at("the number of senders", i, s.nsenders);
   if (s.dst.none() ? shape.must_dst : !shape.may_dst || s.dst.kind != RefKind::out) return at("the destination", i, s.dst.index);
   if (!Reader::local(s.chunk)) return at("the governing chunk", i, s.chunk.index);
+  if (s.finish && s.opcode != Opcode::reduce && s.opcode != Opcode::reduce_send) return at("flags", i, kFlagFinish);
   for (int k = 0; k < s.nsources; ++k) {
     const Ref& r = p.sources(s)[k];
     const bool fits = Reader::local(r) ? shape.local_sources : r.kind == RefKind::receiver && shape.receiver_sources && !r.none();
@@ -69,6 +78,8 @@ std::string check_step(const Program& p, const Step& s, int i) {
   }
   for (int k = 0; k < s.nsenders; ++k)
     if (p.step_senders(s)[k].none() || p.step_senders(s)[k].kind != RefKind::sender) return at("a sender", i, p.step_senders(s)[k].index);
+  if (const Ref* twice = named_twice(p.sources(s), s.nsources)) return at("a receiver named twice", i, twice->index);
+  if (const Ref* twice = named_twice(p.step_senders(s), s.nsenders)) return at("a sender named twice", i, twice->index);
   return "";
 }
 
@@ -88,6 +99,7 @@ std::string Program::load(const int32_t* words, size_t count, Program& out) {
   if (h.collective < 0 || h.collective > static_cast<int>(Collective::scatter)) return "collective is " + std::to_string(h.collective);
   if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks || h.root < -1 || h.root >= h.nranks) return "rank, root or nranks is out of range";
   if (h.slots < 1) return "slots is " + std::to_string(h.slots);
+  if (h.reserved0 != 0 || h.reserved1 != 0) return "a reserved word of the header is not 0";
 
   out = Program{};
   out.collective = static_cast<Collective>(h.collective);
@@ -104,13 +116,16 @@ std::string Program::load(const int32_t* words, size_t count, Program& out) {
     if (!reader.ref(refs[i], r) || r.none()) return "ref " + std::to_string(i) + " is " + std::to_string(refs[i]);
     out.refs.push_back(r);
   }
+  int next_ref = 0, longest_lag = 0;
   for (int i = 0; i < h.nsteps; ++i) {
     PackedStep w;
     std::memcpy(&w, steps + 8 * i, sizeof w);
     if (w.opcode < 0 || w.opcode >= kOpcodes) return at("the opcode", i, w.opcode);
     if (w.flags & ~kFlagFinish) return at("flags", i, w.flags);
     if (w.lag < 0 || w.lag > h.max_lag) return at("lag", i, w.lag);
-    if (w.first_ref < 0 || w.nsources < 0 || w.nsenders < 0 || int64_t{w.first_ref} + w.nsources + w.nsenders > h.nrefs) return at("first ref", i, w.first_ref);
+    if (w.first_ref != next_ref || w.nsources < 0 || w.nsenders < 0 || int64_t{w.first_ref} + w.nsources + w.nsenders > h.nrefs) return at("first ref", i, w.first_ref);
+    next_ref += w.nsources + w.nsenders;
+    longest_lag = std::max(longest_lag, w.lag);
     Step s{static_cast<Opcode>(w.opcode), (w.flags & kFlagFinish) != 0, w.lag, {}, {}, w.first_ref, w.nsources, w.nsenders};
     if (!reader.ref(w.chunk, s.chunk)) return at("the governing chunk", i, w.chunk);
     if (!reader.ref(w.dst, s.dst)) return at("the destination", i, w.dst);
@@ -120,12 +135,15 @@ std::string Program::load(const int32_t* words, size_t count, Program& out) {
     out.most_senders = std::max(out.most_senders, s.nsenders);
     out.steps.push_back(s);
   }
+  if (next_ref != h.nrefs) return "nrefs is " + std::to_string(h.nrefs) + ", the steps name " + std::to_string(next_ref);
+  if (longest_lag != h.max_lag) return "max_lag is " + std::to_string(h.max_lag) + ", the longest lag of a step is " + std::to_string(longest_lag);
   for (int i = 0; i < h.nsenders + h.nreceivers; ++i) {
     const int32_t* c = connections + 3 * i;
     const bool sends = i < h.nsenders;
     const bool fan = c[0] == static_cast<int>(ConnectionKind::fan_out);
     if (c[0] != 0 && !fan) return "the kind of connection " + std::to_string(i) + " is " + std::to_string(c[0]);
     if (!(fan && sends) && (c[1] < 0 || c[1] >= h.nranks || c[1] == h.rank)) return "the peer of connection " + std::to_string(i) + " is " + std::to_string(c[1]);
+    if (c[2] != 0) return "the reader set of connection " + std::to_string(i) + " is " + std::to_string(c[2]);
     (sends ? out.senders : out.receivers).push_back({static_cast<ConnectionKind>(c[0]), c[1]});
   }
   return "";
