@@ -146,6 +146,11 @@ def test_sizes_go_from_begin_to_end_by_the_factor(monkeypatch: pytest.MonkeyPatc
     assert bench.arguments(["-b", "8"]).sizes == [8]
 
 
+def test_the_probe_names_a_mood_only_where_it_looks_like_one() -> None:
+    looks = {7.0: "far", 12.6: "near", 9.5: "like neither", 40.0: "like neither"}
+    assert all(text in bench.probe_text(ms, "before") for ms, text in looks.items())
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 16, 300])
 @pytest.mark.parametrize("dtype", list(EXACT))
 @pytest.mark.parametrize("redop", list(REDUCTIONS))
