@@ -3,119 +3,39 @@
 A thread is a Python generator that yields one operation at a time and is sent its result. Generators cannot be copied,
 so each thread is turned into an automaton on the fly: its local state is (where each frame is suspended, the values of
 its locals), found by replaying a history of results, once per edge. The search itself then only looks tables up.
-For that to be sound a suspended frame may hold nothing outside its locals: see `check_threads_are_plain`.
-
-Memory: every operation is atomic and in order (sequential consistency), and two threads that are both about to touch
-one plain location, one of them writing, are a data race. C++ promises that a program whose atomics are all seq_cst and
-that has no such race behaves like this on every machine. With `weak=True` plain, relaxed and release stores wait in a
-buffer of their thread and become visible later: relaxed and plain ones in any order between locations, a release store
-after all earlier ones. Everything seq_cst, read-modify-write or a system call first lets the buffer drain.
-
-Futex words are modelled without counting: the word holds the set of threads whose snapshot is still current. That
-is exact as long as 2^32 bumps do not fall between a snapshot and its wait.
+For that to be sound a suspended frame may hold nothing outside its locals: see model_rules.py.
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
 import types
 from array import array
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
-LOAD, STORE, EXCHANGE, ADD, TAKE, SNAP, WAIT, WAKE, ERROR, READ, WRITE = range(11)
-_NAMES = "load store exchange add take snap futex_wait bump_and_wake error read write".split()
-_NEEDS_DRAIN = frozenset((EXCHANGE, ADD, TAKE, WAIT, WAKE))
-HELD, CONTENDED = "held", "contended"  # what a lock holds instead of the state it guards
-ONE, ALL = 1, 99
-
-Op = tuple[int, int, Any, Any]
-Body = Generator[Op, Any, Any]
-
-
-def load(at: int) -> Op:
-    return (LOAD, at, None, None)
-
-
-def store(at: int, value: Hashable, order: str = "seq_cst") -> Op:
-    """`order`: seq_cst, release or relaxed."""
-    return (STORE, at, value, order)
-
-
-def exchange(at: int, value: Hashable) -> Op:
-    return (EXCHANGE, at, value, None)
-
-
-def add(at: int, value: int) -> Op:
-    """fetch_add: gives the old value."""
-    return (ADD, at, value, None)
-
-
-def take(at: int) -> Op:
-    """Compare-and-swap of a lock from free to held: gives the guarded state, or HELD / CONTENDED."""
-    return (TAKE, at, None, None)
-
-
-def snap(at: int, forget: int | None = None) -> Op:
-    """v = load(futex word). `forget`: a word whose snapshot the thread will not use again (saves states)."""
-    return (SNAP, at, forget, None)
-
-
-def futex_wait(at: int) -> Op:
-    """Sleep if the word is still what the last snap saw; no time limit."""
-    return (WAIT, at, None, None)
-
-
-def bump_and_wake(at: int, count: int = ALL) -> Op:
-    """futex word += 1, then futex_wake, as one action: a thread that goes to sleep between the two would only be woken
-    once more than it needs."""
-    return (WAKE, at, count, None)
-
-
-def read(at: int) -> Op:
-    """A plain load (race checked)."""
-    return (READ, at, None, None)
-
-
-def write(at: int, value: Hashable) -> Op:
-    """A plain store (race checked)."""
-    return (WRITE, at, value, None)
-
-
-def error(text: str) -> Op:
-    """The thread has seen something that must not happen."""
-    return (ERROR, -1, text, None)
-
-
-@dataclass
-class Thread:
-    name: str
-    body: Callable[[], Body]
-    daemon: bool = False  # may be asleep when everything is over
-
-
-class Model:
-    """Named locations with their first values, threads, and what must hold when nothing can move any more."""
-
-    def __init__(self, weak: bool = False) -> None:
-        self.names: list[str] = []
-        self.initial: list[Any] = []
-        self.threads: list[Thread] = []
-        self.must_end: list[tuple[str, int, frozenset[Any]]] = []
-        self.weak = weak
-
-    def cell(self, name: str, value: Hashable = 0) -> int:
-        self.names.append(name)
-        self.initial.append(value)
-        return len(self.names) - 1
-
-    def thread(self, name: str, body: Callable[[], Body], daemon: bool = False) -> None:
-        self.threads.append(Thread(name, body, daemon))
-
-    def must_end_as(self, what: str, at: int, *allowed: Hashable) -> None:
-        self.must_end.append((what, at, frozenset(allowed)))
+from model_operations import (
+    ADD,
+    ALL,
+    CONTENDED,
+    ERROR,
+    EXCHANGE,
+    HELD,
+    LOAD,
+    NAMES,
+    NEEDS_DRAIN,
+    READ,
+    SNAP,
+    STORE,
+    TAKE,
+    WAIT,
+    WAKE,
+    WRITE,
+    Body,
+    Model,
+    Op,
+)
 
 
 class Automaton:
@@ -188,7 +108,7 @@ class Explorer:
         self.problem: str | None = None
 
     def run(self, limit: int = 3_000_000) -> Result:
-        """Explore all; raises RuntimeError past `limit` states, so that an unfinished search never counts as a proof."""
+        """Explores all. RuntimeError past `limit` states: an unfinished search must not count as a proof."""
         start = tuple(self.model.initial) + tuple(a.start for a in self.automata) + ((),) * len(self.automata)
         index = {start: 0}
         order = [start]
@@ -253,16 +173,16 @@ class Explorer:
                 new[self.first_thread + t] = self.automata[t].step(local, None)
                 after.append(tuple(new))
                 return
-            if buffer and (kind in _NEEDS_DRAIN or kind == STORE):
+            if buffer and (kind in NEEDS_DRAIN or kind == STORE):
                 return
             seen = next((v for a, v, _ in reversed(buffer) if a == at), state[at])
         else:
             seen = state[at]
         result = None
         new = list(state)
-        if kind == LOAD or kind == READ:
+        if kind in (LOAD, READ):
             result = seen
-        elif kind == STORE or kind == WRITE:
+        elif kind in (STORE, WRITE):
             new[at] = value
         elif kind == EXCHANGE:
             result = seen
@@ -340,7 +260,7 @@ class Explorer:
             path.append(order[at])
             at = parent[at]
         path.reverse()
-        trace = [self._describe(a, b) for a, b in zip(path, path[1:], strict=False)]
+        trace = [self._describe(a, b) for a, b in pairwise(path)]
         return Result(len(order), problem, trace)
 
     def _describe(self, state: tuple[Any, ...], after: tuple[Any, ...]) -> str:
@@ -354,7 +274,7 @@ class Explorer:
             self._step(state, t, was, op, mine)
             if after in mine:
                 kind, at, value, order = op
-                text = f"{thread.name}: {_NAMES[kind]} {names[at]}"
+                text = f"{thread.name}: {NAMES[kind]} {names[at]}"
                 if kind in (STORE, WRITE, EXCHANGE, ADD):
                     text += f" {value!r}" + (f" ({order})" if order not in (None, "seq_cst") else "")
                 if kind in (LOAD, READ, EXCHANGE, ADD, TAKE):
@@ -365,7 +285,9 @@ class Explorer:
         for t, thread in enumerate(self.model.threads):
             if after in self._drain_one(state, t):
                 gone = set(state[self.first_buffer + t]) - set(after[self.first_buffer + t])
-                return f"{thread.name}: its store becomes visible: " + ", ".join(f"{names[a]} = {v}" for a, v, _ in gone)
+                return f"{thread.name}: its store becomes visible: " + ", ".join(
+                    f"{names[a]} = {v}" for a, v, _ in gone
+                )
         raise AssertionError("a step nobody can have made")
 
 
@@ -393,20 +315,3 @@ def _cannot_reach(good: list[int], count: int, sources: array[int], targets: arr
                 todo.append(before[i])
     missing = reached.find(0)
     return None if missing < 0 else missing
-
-
-def check_threads_are_plain(module: types.ModuleType) -> list[str]:
-    """What in `module` the automaton could not see: a yield anywhere but as a statement, an assigned value or a returned
-    one, or inside for, with, try or a comprehension (their hidden state is in no local). Empty when all is well."""
-    tree = ast.parse(inspect.getsource(module))
-    allowed, wrong = set(), []
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Expr, ast.Assign, ast.Return)) and isinstance(node.value, (ast.Yield, ast.YieldFrom)):
-            allowed.add(node.value)
-    hiding = (ast.For, ast.With, ast.Try, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Yield, ast.YieldFrom)) and node not in allowed:
-            wrong.append(f"line {node.lineno}: a yield inside an expression")
-        if isinstance(node, hiding) and any(isinstance(n, (ast.Yield, ast.YieldFrom)) for n in ast.walk(node)):
-            wrong.append(f"line {node.lineno}: a yield inside {type(node).__name__}")
-    return wrong

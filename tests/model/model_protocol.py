@@ -1,237 +1,12 @@
-"""FIFO, doorbell, lane and driver of the engine, action by action (docs/threads.md has the rules in words).
-
-Every `yield` is one atomic action of the C++ code. `Bug` holds the ways of getting it wrong that the tests plant.
-Locals that stay alive longer than needed split states for nothing, so small helpers are used where a value dies early.
-"""
+"""Lane, callers, driver and failure of the engine, action by action (docs/threads_model.md has the rules in words)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
-from model_explorer import (
-    ALL,
-    CONTENDED,
-    HELD,
-    ONE,
-    Body,
-    add,
-    bump_and_wake,
-    error,
-    exchange,
-    futex_wait,
-    load,
-    read,
-    snap,
-    store,
-    take,
-    write,
-)
-
-
-class Bug(Enum):
-    ring_before_publish = "the peer is rung before the slot is published"
-    flag_read_before_publish = "the sleeping flag is read before the slot is published"
-    no_look_after_flag = "the flag goes up and the thread sleeps without looking again"
-    snap_after_look = "the futex word is read after the look, so a bump between them is not seen"
-    flag_not_raised_again = "a woken sleeper looks and sleeps again without raising the flag"
-    wake_one = "who clears the flag wakes one sleeper, not all"
-    tails_kept_when_blocked = "a blocked thread keeps tails it has not published"
-    one_slot_too_many = "the cached tail allows one slot more than the FIFO has"
-    first_tail_only = "the writer of a fan-out looks at the first reader's tail only"
-    relaxed_publish = "the slot is published with a relaxed store"
-    release_publish = "the slot is published with a release store"
-    release_tail = "the tail is published with a release store"
-    relaxed_flag = "the flag is raised with a relaxed store"
-    no_ring_for_others = "completing another thread's request rings nobody"
-    contention_ignored_by_leaver = "who leaves does not ring although somebody failed to get the lane meanwhile"
-    contention_ignored_by_driver = "the driver goes off duty without that ring"
-    contention_ignored_by_sleeper = "who goes to sleep does not look again although somebody failed to get the lane"
-    driver_not_woken_by_leaver = "the last caller leaves requests behind and does not wake the driver"
-    driver_not_woken_by_issuer = "a request is issued and the parked driver is not woken"
-    park_without_check = "the driver parks without looking at its duty again"
-    fail_reads_flag_first = "fail() reads the flag before it stores failed, and rings only if it was up"
-    fail_rings_if_flag = "fail() rings like a publisher, through the flag"
-    pending_ring = "no contended mark; who leaves with requests pending rings (the first draft of the protocol)"
-
-
-class Variant(Enum):
-    """Freedoms of an implementation; the protocol has to be right with and without."""
-
-    queued_after_counted = "a request is counted as pending a moment before it is in the queue"
-    look_before_flag = "a caller looks once without the flag before it goes to sleep (it spins)"
-    ring_before_unlock = "completing another thread's request rings before the lane is unlocked"
-
-
-Bugs = frozenset[Bug | Variant]
-
-
-@dataclass(frozen=True)
-class Door:
-    """One per process: the flag that says somebody sleeps, and the futex word."""
-
-    sleeping: int
-    word: int
-
-
-@dataclass(frozen=True)
-class Fifo:
-    lines: tuple[int, ...]
-    payloads: tuple[int, ...]
-    tails: tuple[int, ...]
-    writer: Door
-    readers: tuple[Door, ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """`send` or `receive` of message `position` on `fifo`; `end` is its place in the lane state, `reader` which tail."""
-
-    kind: str
-    fifo: Fifo
-    end: int
-    position: int
-    request: int
-    first: bool
-    last: bool
-    reader: int = 0
-
-
-class State(NamedTuple):
-    """What only the holder of a lane touches: the next step; per sender the cached tail, per receiver the published one."""
-
-    pc: int
-    ends: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Lane:
-    """One group in one process. Cells that a scenario does not need are None, and so are the actions on them."""
-
-    door: Door
-    steps: tuple[Step, ...]
-    ends: int
-    done: tuple[int, ...]
-    lock: int | None = None
-    queue: int | None = None  # 100 x requests ever queued + requests pending
-    waiters: int | None = None
-    parked: int | None = None
-    driver_word: int | None = None
-    failed: int | None = None
-
-    @property
-    def start(self) -> State:
-        return State(0, (0,) * self.ends)
-
-
-# ---- doorbell
-
-
-def ring(door: Door, bugs: Bugs) -> Body:
-    up = yield load(door.sleeping)
-    if up:
-        yield from ring_up(door, bugs)
-
-
-def ring_up(door: Door, bugs: Bugs) -> Body:
-    up = yield exchange(door.sleeping, 0)
-    if up:
-        yield bump_and_wake(door.word, ONE if Bug.wake_one in bugs else ALL)
-
-
-def raise_flag(door: Door, bugs: Bugs) -> Body:
-    yield store(door.sleeping, 1, "relaxed" if Bug.relaxed_flag in bugs else "seq_cst")
-
-
-# ---- FIFO
-
-
-def publish(at: int, value: int, order: str, doors: tuple[Door, ...], bugs: Bugs) -> Body:
-    """Store, then ring everybody who may wait for it."""
-    if Bug.flag_read_before_publish in bugs:
-        up = yield load(doors[0].sleeping)
-        yield store(at, value, order)
-        if up:
-            yield from ring_up(doors[0], bugs)
-        return
-    if Bug.ring_before_publish in bugs:
-        yield from ring(doors[0], bugs)
-        yield store(at, value, order)
-        return
-    yield store(at, value, order)
-    i = 0
-    while i < len(doors):
-        yield from ring(doors[i], bugs)
-        i += 1
-
-
-def smallest_tail(fifo: Fifo, bugs: Bugs) -> Body:
-    lowest = yield load(fifo.tails[0])
-    i = 1
-    while i < len(fifo.tails) and Bug.first_tail_only not in bugs:
-        tail = yield load(fifo.tails[i])
-        lowest = min(lowest, tail)
-        tail = None
-        i += 1
-    return lowest
-
-
-def send(step: Step, state: State, bugs: Bugs) -> Body:
-    """Gives (moved, state). The tails are read only when the cached one says the FIFO is full."""
-    fifo, p = step.fifo, step.position
-    room = len(fifo.lines) + (Bug.one_slot_too_many in bugs)
-    if p - state.ends[step.end] >= room:
-        lowest = yield from smallest_tail(fifo, bugs)
-        state = _with_end(state, step.end, lowest)
-        lowest = None
-        if p - state.ends[step.end] >= room:
-            return False, state
-    slot = p % len(fifo.lines)
-    yield write(fifo.payloads[slot], p + 1)
-    yield from publish(fifo.lines[slot], p + 1, _publish_order(bugs), fifo.readers, bugs)
-    return True, state._replace(pc=state.pc + 1)
-
-
-def receive(step: Step, state: State, bugs: Bugs) -> Body:
-    """Gives (moved, state). The tail is left to publish_tails."""
-    fifo, q = step.fifo, step.position
-    slot = q % len(fifo.lines)
-    line = yield load(fifo.lines[slot])
-    if line > q + 1:
-        yield error(f"overrun: line {line} where message {q + 1} is due")
-    if line != q + 1:
-        return False, state
-    got = yield read(fifo.payloads[slot])
-    if got != q + 1:
-        yield error(f"message {got} where {q + 1} is due")
-    return True, state._replace(pc=state.pc + 1)
-
-
-def publish_tails(lane: Lane, state: State, bugs: Bugs) -> Body:
-    """Tells the writers how far this lane has read; gives the state. Only tails that have moved are stored."""
-    i = 0
-    while i < lane.ends:
-        step = _last_receive(lane, state.pc, i)
-        if step is not None and step.position + 1 > state.ends[i]:
-            order = "release" if Bug.release_tail in bugs else "seq_cst"
-            state = _with_end(state, i, step.position + 1)
-            yield from publish(step.fifo.tails[step.reader], step.position + 1, order, (step.fifo.writer,), bugs)
-        i += 1
-    return state
-
-
-def _with_end(state: State, end: int, value: int) -> State:
-    return state._replace(ends=state.ends[:end] + (value,) + state.ends[end + 1 :])
-
-
-def _last_receive(lane: Lane, pc: int, end: int) -> Step | None:
-    return next((s for s in reversed(lane.steps[:pc]) if s.kind == "receive" and s.end == end), None)
-
-
-def _publish_order(bugs: Bugs) -> str:
-    return "relaxed" if Bug.relaxed_publish in bugs else "release" if Bug.release_publish in bugs else "seq_cst"
-
+from model_bugs import Bug, Bugs, Variant
+from model_fifo import Door, Lane, State, publish_tails, raise_flag, receive, ring, send
+from model_operations import CONTENDED, HELD, Body, add, bump_and_wake, exchange, futex_wait, load, snap, store, take
 
 # ---- lane: what the holder of the lock does
 
@@ -369,7 +144,7 @@ def wait(lane: Lane, own: int, bugs: Bugs) -> Body:
             yield snap(lane.door.word)
             yield from raise_flag(lane.door, bugs)
         contended = yield from look(lane, own, bugs)
-        over = yield from _is_over(lane, own)
+        over = yield load(lane.done[own])
         if over:
             break
         if asleep_next and (not contended or Bug.contention_ignored_by_sleeper in bugs):
@@ -378,15 +153,6 @@ def wait(lane: Lane, own: int, bugs: Bugs) -> Body:
         asleep_next = True
     left = yield add(lane.waiters, -1)  # type: ignore[arg-type]
     yield from _hand_over(lane, contended, left - 1, bugs)
-
-
-def _is_over(lane: Lane, own: int) -> Body:
-    done = yield load(lane.done[own])
-    if done:
-        return True
-    done = None
-    failed = yield from _is_failed(lane)
-    return failed
 
 
 def _enqueue(lane: Lane, bugs: Bugs) -> Body:
@@ -402,7 +168,9 @@ def _enqueue(lane: Lane, bugs: Bugs) -> Body:
 def issue(lane: Lane, bugs: Bugs) -> Body:
     """An async request: queued, tried once by the issuing thread, then left to the driver or to waiting callers."""
     own = yield from _enqueue(lane, bugs)
-    contended = yield from look(lane, own, bugs)
+    contended = Variant.issue_without_look in bugs
+    if Variant.issue_without_look not in bugs and Bug.issue_without_look_or_ring not in bugs:
+        contended = yield from look(lane, own, bugs)
     waiting = yield load(lane.waiters)  # type: ignore[arg-type]
     if Bug.driver_not_woken_by_issuer in bugs:
         waiting = 1
@@ -417,7 +185,7 @@ def _pending(lane: Lane) -> Body:
 
 def _hand_over(lane: Lane, contended: bool, waiting: int, bugs: Bugs, may_ring: bool = True) -> Body:
     """What a thread does that will not look at this lane again."""
-    if contended and Bug.contention_ignored_by_leaver not in bugs:
+    if (contended or Variant.leaver_always_rings in bugs) and Bug.contention_ignored_by_leaver not in bugs:
         contended = False
         yield from ring(lane.door, bugs)
     pending = yield from _pending(lane)
@@ -434,7 +202,7 @@ def drive(lane: Lane, bugs: Bugs) -> Body:
     while True:
         yield from _park_until_duty(lane, bugs)
         contended = yield from _drive_on_duty(lane, bugs)
-        if contended and Bug.contention_ignored_by_driver not in bugs:
+        if (contended or Variant.leaver_always_rings in bugs) and Bug.contention_ignored_by_driver not in bugs:
             contended = False
             yield from ring(lane.door, bugs)
         contended = False
@@ -460,10 +228,14 @@ def _drive_on_duty(lane: Lane, bugs: Bugs) -> Body:
         yield snap(lane.door.word, forget=lane.driver_word)
         yield from raise_flag(lane.door, bugs)
         contended = yield from look(lane, -1, bugs)
-        duty = yield from _on_duty(lane)
+        duty = True
+        if Variant.driver_sleeps_unchecked not in bugs:
+            duty = yield from _on_duty(lane)
         if duty and (not contended or Bug.contention_ignored_by_sleeper in bugs):
             contended = False
             yield futex_wait(lane.door.word)
+            duty = yield from _on_duty(lane)
+        elif Variant.driver_sleeps_unchecked in bugs:
             duty = yield from _on_duty(lane)
         if not duty:
             return contended

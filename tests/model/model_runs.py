@@ -1,8 +1,8 @@
-"""Which worlds are explored and which planted bug must be found where; `python tests/model/model_runs.py` prints counts.
+"""Which worlds are explored, and which planted bug must be found where.
 
-    python tests/model/model_runs.py           every right protocol of the quick tier: states, seconds
-    python tests/model/model_runs.py full      the long tier too
-    python tests/model/model_runs.py BUG       the shortest way into one planted bug (a name of Bug in model_protocol.py)
+python tests/model/model_runs.py           every right protocol of the quick tier: states, seconds
+python tests/model/model_runs.py full      the long tier too
+python tests/model/model_runs.py BUG       the shortest way into one planted bug (a name of Bug in model_bugs.py)
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import model_scenarios as worlds
-from model_explorer import Explorer, Model, Result
-from model_protocol import Bug, Bugs, Variant
+from model_bugs import Bug, Bugs, Variant
+from model_explorer import Explorer, Result
+from model_operations import Model
 
 
 class Run(NamedTuple):
@@ -34,8 +35,8 @@ def right(world: Callable[..., Model], *variants: Variant, **options: Any) -> Ru
     return Run(world, options, frozenset(variants))
 
 
-def wrong(bug: Bug, world: Callable[..., Model], **options: Any) -> Run:
-    return Run(world, options, frozenset((bug,)))
+def wrong(bug: Bug, world: Callable[..., Model], *variants: Variant, **options: Any) -> Run:
+    return Run(world, options, frozenset((bug, *variants)))
 
 
 QUICK = [
@@ -57,6 +58,8 @@ QUICK = [
     right(worlds.issue_then_call, kinds="rr", slots=2),
     right(worlds.caller_and_issuer, *Variant, driver=False),
     right(worlds.caller_and_issuer, driver=False, weak=True),
+    right(worlds.driver_only, Variant.issue_without_look, kinds="rr"),
+    right(worlds.driver_only, Variant.leaver_always_rings, Variant.driver_sleeps_unchecked, kinds="x"),
     right(worlds.failure_alone),
     right(worlds.failure_after_kill),
     right(worlds.failure_with_driver),
@@ -66,7 +69,10 @@ LONG = [
     *(right(worlds.issue_then_wait, kinds=k) for k in ("rr", "rs", "sr")),
     *(right(worlds.issue_then_call, kinds=k) for k in ("rr", "rs", "sr")),
     *(right(worlds.driver_only, kinds=k) for k in ("rs", "sr", "ss")),
-    right(worlds.two_callers, *Variant, kinds="rr"),
+    *(right(worlds.issue_then_wait, v, kinds="rr", slots=2) for v in Variant),
+    *(right(worlds.issue_then_call, v, kinds="rr", slots=2) for v in Variant),
+    right(worlds.failure_with_driver, Variant.leaver_always_rings, Variant.driver_sleeps_unchecked),
+    right(worlds.two_callers, Variant.look_before_flag, kinds="rr"),
     right(worlds.caller_and_issuer),
 ]
 
@@ -90,6 +96,16 @@ PLANTED = [
     (wrong(Bug.contention_ignored_by_leaver, worlds.two_callers), "sleeps for ever"),
     (wrong(Bug.contention_ignored_by_driver, worlds.issue_then_wait), "sleeps for ever"),
     (wrong(Bug.contention_ignored_by_sleeper, worlds.driver_only), "all is quiet, but request 1"),
+    (
+        wrong(
+            Bug.contention_ignored_by_sleeper,
+            worlds.issue_then_call,
+            Variant.leaver_always_rings,
+            Variant.driver_sleeps_unchecked,
+        ),
+        "sleeps for ever",
+    ),
+    (wrong(Bug.issue_without_look_or_ring, worlds.caller_and_issuer), "all is quiet, but request 1"),
     (wrong(Bug.driver_not_woken_by_leaver, worlds.issue_then_wait), "all is quiet, but request 1"),
     (wrong(Bug.driver_not_woken_by_issuer, worlds.driver_only, kinds="r"), "all is quiet, but request 0"),
     (wrong(Bug.park_without_check, worlds.driver_only, kinds="r"), "all is quiet, but request 0"),
@@ -107,7 +123,9 @@ def main(arguments: list[str]) -> int:
                 print(f"{run}: {run.explore()}")
         return 0
     if arguments not in ([], ["full"]):
-        print(f"unknown argument {arguments[0]!r}: nothing, full, or one of {', '.join(Bug.__members__)}", file=sys.stderr)
+        print(
+            f"unknown argument {arguments[0]!r}: nothing, full, or one of {', '.join(Bug.__members__)}", file=sys.stderr
+        )
         return 2
     status = 0
     for run in QUICK + (LONG if arguments else []):

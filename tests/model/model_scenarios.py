@@ -1,10 +1,11 @@
-"""Small worlds that the protocol is explored in: who talks to whom, with how many slots, which threads a process has."""
+"""Small worlds to explore the protocol in: who talks to whom, with how many slots, with which threads."""
 
 from __future__ import annotations
 
 import model_protocol as protocol
-from model_explorer import Model, exchange, store, write
-from model_protocol import Bugs, Door, Fifo, Lane, Step
+from model_bugs import Bugs
+from model_fifo import Door, Fifo, Lane, Step
+from model_operations import Model, exchange, store, write
 
 Move = tuple[str, Fifo, int]  # "send" or "receive", which FIFO, which of its readers
 
@@ -42,16 +43,26 @@ class World:
         failed: int | None = None,
         must_end: bool = True,
     ) -> Lane:
-        """A lane shared by the threads of a process; with `must_end` every request has to end as 1 (or 2, if it can fail)."""
+        """A lane shared by the threads of a process. `must_end`: every request has to end as 1, or 2 if it can fail."""
         cell = self.model.cell
         steps, ends = _steps(requests)
         done = tuple(cell(f"{name}.done{i}") for i in range(len(requests)))
         for i, at in enumerate(done if must_end else ()):
             self.model.must_end_as(f"request {i} of {name}", at, *((1, 2) if failed is not None else (1,)))
-        counters = [cell(f"{name}.{what}") for what in ("queue", "waiters")]
-        parked = (cell(f"{name}.parked"), cell(f"{name}.driver_word")) if driver else (None, None)
-        lane = Lane(door, steps, ends, done, cell(f"{name}.lock"), *counters, *parked, failed)
-        self.model.initial[lane.lock or 0] = lane.start
+        lock = cell(f"{name}.lock")
+        lane = Lane(
+            door,
+            steps,
+            ends,
+            done,
+            lock=lock,
+            queue=cell(f"{name}.queue"),
+            waiters=cell(f"{name}.waiters"),
+            parked=cell(f"{name}.parked") if driver else None,
+            driver_word=cell(f"{name}.driver_word") if driver else None,
+            failed=failed,
+        )
+        self.model.initial[lock] = lane.start
         return lane
 
     def driver(self, lane: Lane, bugs: Bugs) -> None:
@@ -64,7 +75,9 @@ class World:
 
 def _steps(requests: list[list[Move]]) -> tuple[tuple[Step, ...], int]:
     """The steps of all requests on end, each with its message's number; and how many connection ends there are."""
-    steps, ends, moved = [], {}, {}
+    steps: list[Step] = []
+    ends: dict[tuple[str, Fifo], int] = {}
+    moved: dict[tuple[str, Fifo], int] = {}
     for number, moves in enumerate(requests):
         for i, (kind, fifo, reader) in enumerate(moves):
             key = (kind, fifo)
@@ -236,7 +249,7 @@ def failure_with_driver(bugs: Bugs, weak: bool = False) -> Model:
 
 
 def failure_after_kill(bugs: Bugs, weak: bool = False) -> Model:
-    """B is killed inside its ring: the flag of A is down, the wake never came. A's poller sees B die and fails the group."""
+    """B is killed inside its ring: A's flag is down, the wake never came. A's poller sees it and fails the group."""
     world = World(weak)
     a, b = world.door("A"), world.door("B")
     failed = world.model.cell("failed")

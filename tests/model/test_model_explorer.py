@@ -1,23 +1,25 @@
-"""The explorer itself: known small programs must give their known answers, or its word on the protocol is worth nothing."""
+"""The explorer itself: small programs with known answers must get them."""
 
 from __future__ import annotations
 
+import importlib
+import sys
 import types
 from pathlib import Path
 
-import model_explorer as explorer
+import pytest
+
+import model_fifo
 import model_protocol
 import model_scenarios
-import pytest
-from model_explorer import (
+from model_explorer import Explorer, Result
+from model_operations import (
+    ALL,
     ONE,
     Body,
-    Explorer,
     Model,
-    Result,
     add,
     bump_and_wake,
-    check_threads_are_plain,
     error,
     exchange,
     futex_wait,
@@ -27,6 +29,7 @@ from model_explorer import (
     store,
     write,
 )
+from model_rules import check_threads_are_plain
 
 
 def explore(model: Model) -> Result:
@@ -165,13 +168,13 @@ def sleepers(count: int, wakes: int, recheck: bool) -> Result:
 
 
 def test_futex_wakes_all_or_one() -> None:
-    assert sleepers(2, explorer.ALL, recheck=True).problem is None
+    assert sleepers(2, ALL, recheck=True).problem is None
     assert sleepers(1, ONE, recheck=True).problem is None
     assert "sleeps for ever" in str(sleepers(2, ONE, recheck=True).problem)
 
 
 def test_a_lost_wake_up_is_a_deadlock() -> None:
-    assert "sleeps for ever" in str(sleepers(1, explorer.ALL, recheck=False).problem)
+    assert "sleeps for ever" in str(sleepers(1, ALL, recheck=False).problem)
 
 
 def test_a_daemon_may_sleep_at_the_end() -> None:
@@ -220,18 +223,17 @@ def test_an_unfinished_search_is_no_proof() -> None:
         Explorer(model).run(limit=1000)
 
 
-@pytest.mark.parametrize("module", [model_protocol, model_scenarios], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [model_fifo, model_protocol, model_scenarios], ids=lambda m: m.__name__)
 def test_the_threads_keep_their_state_in_locals(module: types.ModuleType) -> None:
     assert check_threads_are_plain(module) == []
 
 
-@pytest.mark.parametrize("bad", ["for i in range(3):\n        yield i", "x = 1 + (yield 2)", "if (yield 1):\n        pass"])
+@pytest.mark.parametrize(
+    "bad", ["for i in range(3):\n        yield i", "x = 1 + (yield 2)", "if (yield 1):\n        pass"]
+)
 def test_hidden_state_is_refused(bad: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hidden_state.py").write_text(f"def thread():\n    {bad}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    import importlib
-    import sys
-
     module = importlib.import_module("hidden_state")
     monkeypatch.delitem(sys.modules, "hidden_state")
     assert check_threads_are_plain(module) != []

@@ -1,9 +1,10 @@
-"""The protocol of docs/threads_model.md loses no wake-up and no message in any interleaving, and each planted bug is found."""
+"""The protocol of docs/threads_model.md loses no wake-up and no message, and each planted bug is found."""
 
 from __future__ import annotations
 
 import pytest
-from model_protocol import Bug
+
+from model_bugs import Bug
 from model_runs import LONG, PLANTED, QUICK, Run
 
 
@@ -21,4 +22,4 @@ def test_a_planted_bug_is_found(run: Run, problem: str) -> None:
 
 
 def test_every_bug_is_planted_somewhere() -> None:
-    assert {bug for run, _ in PLANTED for bug in run.changes} == set(Bug)
+    assert set(Bug) <= {change for run, _ in PLANTED for change in run.changes}

@@ -1,0 +1,46 @@
+"""What the tests do to the protocol: planted bugs, and variants that must be right."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Bug(Enum):
+    ring_before_publish = "the peer is rung before the slot is published"
+    flag_read_before_publish = "the sleeping flag is read before the slot is published"
+    no_look_after_flag = "the flag goes up and the thread sleeps without looking again"
+    snap_after_look = "the futex word is read after the look, so a bump between them is not seen"
+    flag_not_raised_again = "a woken sleeper looks and sleeps again without raising the flag"
+    wake_one = "who clears the flag wakes one sleeper, not all"
+    tails_kept_when_blocked = "a blocked thread keeps tails it has not published"
+    one_slot_too_many = "the cached tail allows one slot more than the FIFO has"
+    first_tail_only = "the writer of a fan-out looks at the first reader's tail only"
+    relaxed_publish = "the slot is published with a relaxed store"
+    release_publish = "the slot is published with a release store"
+    release_tail = "the tail is published with a release store"
+    relaxed_flag = "the flag is raised with a relaxed store"
+    no_ring_for_others = "completing another thread's request rings nobody"
+    contention_ignored_by_leaver = "who leaves does not ring although somebody failed to get the lane meanwhile"
+    contention_ignored_by_driver = "the driver goes off duty without that ring"
+    contention_ignored_by_sleeper = "who goes to sleep does not look again although somebody failed to get the lane"
+    driver_not_woken_by_leaver = "the last caller leaves requests behind and does not wake the driver"
+    driver_not_woken_by_issuer = "a request is issued and the parked driver is not woken"
+    issue_without_look_or_ring = "who issues an async request neither tries it nor rings, since a caller is waiting"
+    park_without_check = "the driver parks without looking at its duty again"
+    fail_reads_flag_first = "fail() reads the flag before it stores failed, and rings only if it was up"
+    fail_rings_if_flag = "fail() rings like a publisher, through the flag"
+    pending_ring = "no contended mark; who leaves with requests pending rings (the first draft of the protocol)"
+
+
+class Variant(Enum):
+    """Freedoms of an implementation; the protocol has to be right with and without."""
+
+    queued_after_counted = "a request is counted as pending a moment before it is in the queue"
+    look_before_flag = "a caller looks once without the flag before it goes to sleep (it spins)"
+    leaver_always_rings = "who leaves rings whether somebody failed to get the lane or not"
+    issue_without_look = "who issues an async request does not try it at once, and rings instead"
+    driver_sleeps_unchecked = "the driver on duty does not look at its duty again between its look and its sleep"
+    ring_before_unlock = "completing another thread's request rings before the lane is unlocked"
+
+
+Bugs = frozenset[Bug | Variant]
