@@ -89,7 +89,7 @@ Segment::~Segment() {
   if (it != r.by_inode.end() && it->second.expired()) r.by_inode.erase(it);
   munmap(data_, size_);
   if (fd_ >= 0) close(fd_);
-  if (budget_) budget_->give(committed_.load());
+  if (MemoryBudget* budget = budget_.load()) budget->give(committed_.load());
 }
 
 bool Segment::commit(size_t offset, size_t bytes, MemoryBudget& budget, const char* what, Error& error) {

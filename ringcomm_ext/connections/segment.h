@@ -50,7 +50,7 @@ class Segment {
   size_t size_;
   unsigned long inode_;
   int owner_ = 0;  // pid: a forked child has no such mapping and must not unmap whatever lies there
-  MemoryBudget* budget_ = nullptr;
+  std::atomic<MemoryBudget*> budget_{nullptr};  // two lanes may commit at once
   std::atomic<size_t> committed_{0};
 };
 

@@ -23,7 +23,7 @@ class ShmSender final : public Sender {
         what_(what) {}
 
   char* reserve(size_t bytes) override {
-    if (bytes > kInlineBytes && !committed_ && !commit()) return nullptr;
+    if (!committed_ && (bytes > kInlineBytes || error_) && !commit()) return nullptr;
     return fifo_.reserve(bytes);
   }
   void publish(uint32_t tag) override {

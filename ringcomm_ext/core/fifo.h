@@ -4,9 +4,9 @@
 // 56 bytes itself, so a small message costs one line transfer and no slot. Payload: `slots` cells of `capacity` bytes, untouched
 // until a message over 56 bytes comes.
 //
-// Positions count slots for ever (mod 2^32). Position p lives in line and slot p % slots; the writer publishes it by storing p + 1 into
-// the line's position; a reader that has taken everything below q stores q into its tail. No pointer is stored: both ends may map
-// the memory anywhere.
+// Positions count messages for ever (mod 2^32); lines and slots are used in turn. Each end keeps its place in the turn beside its position:
+// position % slots would jump at 2^32 unless slots is a power of two. The writer publishes position p by storing p + 1 into the line's
+// position; a reader that has taken everything below q stores q into its tail. No pointer is stored: both ends may map the memory anywhere.
 //
 // Who may call: one thread at a time per end. Order: payload before line (the publishing store), reads before tail. These stores are
 // sequentially consistent because a sleeper's flag is looked at right after them (doorbell.h): store-then-look on both sides.
@@ -51,22 +51,25 @@ inline constexpr auto kPublishOrder = std::memory_order_seq_cst;
 class FifoWriter {
  public:
   FifoWriter() = default;
-  FifoWriter(char* header, char* payload, FifoShape shape)
+  // `position`: where the FIFO stands; 0 in fresh (zeroed) memory.
+  FifoWriter(char* header, char* payload, FifoShape shape, uint32_t position = 0)
       : tails_(reinterpret_cast<Tail*>(header)),
         lines_(reinterpret_cast<Line*>(header + shape.readers * kCacheLine)),
         payload_(payload),
-        shape_(shape) {}
+        shape_(shape),
+        next_(position),
+        slowest_(position) {}
 
   // Where to write the next message of `bytes` (at most the capacity); nullptr while the slowest reader is a whole FIFO behind.
   char* reserve(size_t bytes) {
     if (next_ - slowest_ >= shape_.slots && !look_at_tails()) return nullptr;
-    const uint32_t i = next_ % shape_.slots;
-    return bytes <= kInlineBytes ? lines_[i].payload : payload_ + i * shape_.capacity;
+    return bytes <= kInlineBytes ? lines_[turn_].payload : payload_ + turn_ * shape_.capacity;
   }
   void publish(uint32_t tag) {
-    Line& line = lines_[next_ % shape_.slots];
+    Line& line = lines_[turn_];
     line.tag = tag;
     line.position.store(++next_, kPublishOrder);
+    if (++turn_ == shape_.slots) turn_ = 0;
   }
   // The reader that holds the writer up: meaningful after reserve() gave nullptr.
   uint32_t slowest_reader() const { return slowest_reader_; }
@@ -93,28 +96,33 @@ class FifoWriter {
   FifoShape shape_;
   uint32_t next_ = 0;     // position of the next message
   uint32_t slowest_ = 0;  // no reader's tail was below this when last looked at
+  uint32_t turn_ = 0;     // line and slot of the next message
   uint32_t slowest_reader_ = 0;
 };
 
 class FifoReader {
  public:
   FifoReader() = default;
-  FifoReader(char* header, char* payload, FifoShape shape, uint32_t reader)
+  FifoReader(char* header, char* payload, FifoShape shape, uint32_t reader, uint32_t position = 0)
       : tail_(reinterpret_cast<Tail*>(header) + reader),
         lines_(reinterpret_cast<Line*>(header + shape.readers * kCacheLine)),
         payload_(payload),
-        shape_(shape) {}
+        shape_(shape),
+        next_(position),
+        flushed_(position) {}
 
   // The next message, or nullptr while it is not there. `bytes` must be what the writer reserved.
   const char* peek(size_t bytes, uint32_t* tag) const {
-    const uint32_t i = next_ % shape_.slots;
-    const Line& line = lines_[i];
+    const Line& line = lines_[turn_];
     if (line.position.load(std::memory_order_seq_cst) != next_ + 1) return nullptr;
     *tag = line.tag;
-    return bytes <= kInlineBytes ? line.payload : payload_ + i * shape_.capacity;
+    return bytes <= kInlineBytes ? line.payload : payload_ + turn_ * shape_.capacity;
   }
   // Done with the message peek() showed. The writer learns of it at flush(): many small messages, one store.
-  void release() { ++next_; }
+  void release() {
+    ++next_;
+    if (++turn_ == shape_.slots) turn_ = 0;
+  }
   bool unflushed() const { return next_ != flushed_; }
   // Before its thread gives up for want of progress, and at the end of a program, a reader must flush: the writer may be waiting.
   void flush() { tail_->position.store(flushed_ = next_, std::memory_order_seq_cst); }
@@ -126,6 +134,7 @@ class FifoReader {
   FifoShape shape_;
   uint32_t next_ = 0;
   uint32_t flushed_ = 0;
+  uint32_t turn_ = 0;
 };
 
 }  // namespace ringcomm
