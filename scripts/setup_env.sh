@@ -68,6 +68,6 @@ make_env() {
 build_package() {
   say "building ringcomm (a minute or two at first)"
   run_logged build "$VENV/bin/python" -m pip install --disable-pip-version-check --no-build-isolation --no-deps -e "$ROOT"
-  (cd / && "$VENV/bin/python" -c 'from ringcomm import _load; _load.extension()') ||
-    fail "ringcomm was built but cannot be loaded; the line above says why."
+  (cd / && "$VENV/bin/python" -c 'from ringcomm import _load; _load.extension()' 2>"$LOGS/load.log") ||
+    fail "ringcomm was built but cannot be loaded: $(tail -n 1 "$LOGS/load.log")"
 }
