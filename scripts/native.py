@@ -76,7 +76,6 @@ def programs(modes: list[str], only: str | None) -> Iterator[Program]:
 
 def ninja_file(todo: list[Program]) -> str:
     """Objects once per set of flags, then one link per program."""
-    sources = [path for folder in FOLDERS for path in sorted((ROOT / "ringcomm_ext" / folder).glob("*.cpp"))]
     compiler = os.environ.get("CXX", "c++")
     lines = [
         "rule compile",
@@ -90,6 +89,9 @@ def ninja_file(todo: list[Program]) -> str:
     for program in todo:
         flags = " ".join([MODES[program.mode], *(f"-D{macro}" for macro in program.macros)])
         objects = []
+        # A planted macro is for one header of the core: no need to build the engine once more with it.
+        folders = FOLDERS[:1] if program.macros else FOLDERS
+        sources = [path for folder in folders for path in sorted((ROOT / "ringcomm_ext" / folder).glob("*.cpp"))]
         for source in [program.source, *sources]:
             target = program.folder / f"{source.relative_to(ROOT)}.o"
             objects.append(str(target))
