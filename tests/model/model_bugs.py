@@ -20,16 +20,16 @@ class Bug(Enum):
     release_tail = "the tail is published with a release store"
     relaxed_flag = "the flag is raised with a relaxed store"
     no_ring_for_others = "completing another thread's request rings nobody"
-    contention_ignored_by_leaver = "who leaves does not ring although somebody failed to get the lane meanwhile"
-    contention_ignored_by_driver = "the driver goes off duty without that ring"
-    contention_ignored_by_sleeper = "who goes to sleep does not look again although somebody failed to get the lane"
+    want_ignored_by_caller = "a caller that unlocks a lane another thread wanted does not look again"
+    want_ignored_by_issuer = "the same for the issuer of an async request"
+    want_ignored_by_driver = "the same for the driver"
     driver_not_woken_by_leaver = "the last caller leaves requests behind and does not wake the driver"
     driver_not_woken_by_issuer = "a request is issued and the parked driver is not woken"
     issue_without_look_or_ring = "who issues an async request neither tries it nor rings, since a caller is waiting"
     park_without_check = "the driver parks without looking at its duty again"
     fail_reads_flag_first = "fail() reads the flag before it stores failed, and rings only if it was up"
     fail_rings_if_flag = "fail() rings like a publisher, through the flag"
-    pending_ring = "no contended mark; who leaves with requests pending rings (the first draft of the protocol)"
+    no_mark = "the lane lock has no mark; a caller that leaves with requests pending rings (the first draft)"
 
 
 class Variant(Enum):
@@ -37,10 +37,9 @@ class Variant(Enum):
 
     queued_after_counted = "a request is counted as pending a moment before it is in the queue"
     look_before_flag = "a caller looks once without the flag before it goes to sleep (it spins)"
-    leaver_always_rings = "who leaves rings whether somebody failed to get the lane or not"
+    leaver_rings = "who leaves rings its own process"
     issue_without_look = "who issues an async request does not try it at once, and rings instead"
     driver_sleeps_unchecked = "the driver on duty does not look at its duty again between its look and its sleep"
-    ring_before_unlock = "completing another thread's request rings before the lane is unlocked"
 
 
 Bugs = frozenset[Bug | Variant]

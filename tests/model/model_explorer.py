@@ -18,11 +18,11 @@ from typing import Any
 from model_operations import (
     ADD,
     ALL,
-    CONTENDED,
     ERROR,
     EXCHANGE,
     HELD,
     LOAD,
+    MARK,
     NAMES,
     NEEDS_DRAIN,
     READ,
@@ -31,6 +31,7 @@ from model_operations import (
     TAKE,
     WAIT,
     WAKE,
+    WANTED,
     WRITE,
     Body,
     Model,
@@ -192,8 +193,12 @@ class Explorer:
             new[at] = seen + value
         elif kind == TAKE:
             result = seen
-            if seen is not HELD and seen is not CONTENDED:
+            if seen is not HELD and seen is not WANTED:
                 new[at] = HELD
+        elif kind == MARK:
+            result = seen
+            if seen is HELD:
+                new[at] = WANTED
         elif kind == SNAP:
             new[at] = seen | (1 << t)
             if value is not None:
@@ -277,7 +282,7 @@ class Explorer:
                 text = f"{thread.name}: {NAMES[kind]} {names[at]}"
                 if kind in (STORE, WRITE, EXCHANGE, ADD):
                     text += f" {value!r}" + (f" ({order})" if order not in (None, "seq_cst") else "")
-                if kind in (LOAD, READ, EXCHANGE, ADD, TAKE):
+                if kind in (LOAD, READ, EXCHANGE, ADD, TAKE, MARK):
                     text += f" -> {state[at]!r}"
                 if kind == WAIT:
                     text += " (asleep)" if now < 0 else " (word has changed)"

@@ -16,10 +16,10 @@ from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-LOAD, STORE, EXCHANGE, ADD, TAKE, SNAP, WAIT, WAKE, ERROR, READ, WRITE = range(11)
-NAMES = ("load", "store", "exchange", "add", "take", "snap", "futex_wait", "bump_and_wake", "error", "read", "write")
-NEEDS_DRAIN = frozenset((EXCHANGE, ADD, TAKE, WAIT, WAKE))
-HELD, CONTENDED = "held", "contended"  # what a lock holds instead of the state it guards
+LOAD, STORE, EXCHANGE, ADD, TAKE, MARK, SNAP, WAIT, WAKE, ERROR, READ, WRITE = range(12)
+NAMES = "load store exchange add take mark snap futex_wait bump_and_wake error read write".split()  # noqa: SIM905
+NEEDS_DRAIN = frozenset((EXCHANGE, ADD, TAKE, MARK, WAIT, WAKE))
+HELD, WANTED = "held", "wanted"  # what a lock holds instead of the state it guards
 ONE, ALL = 1, 99
 
 Op = tuple[int, int, Any, Any]
@@ -45,8 +45,13 @@ def add(at: int, value: int) -> Op:
 
 
 def take(at: int) -> Op:
-    """Compare-and-swap of a lock from free to held: gives the guarded state, or HELD / CONTENDED."""
+    """Compare-and-swap of a lock from free to held: gives the guarded state, or HELD / WANTED."""
     return (TAKE, at, None, None)
+
+
+def mark(at: int) -> Op:
+    """Compare-and-swap of a lock from held to wanted: gives what was there."""
+    return (MARK, at, None, None)
 
 
 def snap(at: int, forget: int | None = None) -> Op:

@@ -6,7 +6,7 @@ from typing import Any
 
 from model_bugs import Bug, Bugs, Variant
 from model_fifo import Door, Lane, State, publish_tails, raise_flag, receive, ring, send
-from model_operations import CONTENDED, HELD, Body, add, bump_and_wake, exchange, futex_wait, load, snap, store, take
+from model_operations import HELD, WANTED, Body, add, bump_and_wake, exchange, futex_wait, load, mark, snap, store, take
 
 # ---- lane: what the holder of the lock does
 
@@ -75,34 +75,43 @@ def _fail_all(lane: Lane, state: State, own: int) -> Body:
     return state, others
 
 
-def look(lane: Lane, own: int, bugs: Bugs) -> Body:
-    """Advance if the lane is free. Gives whether somebody failed to get the lane while this thread had it: that thread
-    has taken its failure for a look and may be asleep, so this one must look again, or ring when it leaves."""
-    state = yield take(lane.lock)  # type: ignore[arg-type]
-    if state is HELD or state is CONTENDED:
-        if Bug.pending_ring in bugs:
-            return False
-        state = yield exchange(lane.lock, CONTENDED)  # type: ignore[arg-type]
-        if state is HELD or state is CONTENDED:
-            return False
+def look(lane: Lane, own: int, bugs: Bugs, deaf: Bug) -> Body:
+    """Advance if the lane is free. If another thread wanted it meanwhile, that one has taken its failure for a look and
+    may be asleep, so this one looks again on its behalf. `deaf`: the bug that this kind of thread does not."""
+    again, others = True, False
+    while again:
+        again, ended = yield from _look_once(lane, own, bugs)
+        others = others or ended
+        again = again and deaf not in bugs
+        ended = None
+    if others and Bug.no_ring_for_others not in bugs:
+        yield from ring(lane.door, bugs)
+
+
+def _look_once(lane: Lane, own: int, bugs: Bugs) -> Body:
+    """Gives (whether another thread wanted the lane, whether another thread's request ended)."""
+    state = yield from _try_lock(lane, bugs)
+    if state is None:
+        return False, False
     state, others = yield from advance(lane, state, own, bugs)
-    rings = others and Bug.no_ring_for_others not in bugs
-    if rings and Variant.ring_before_unlock in bugs:
-        rings = False
-        yield from ring(lane.door, bugs)
-    contended = yield from _unlock(lane, state, bugs)
-    state = None
-    if rings:
-        yield from ring(lane.door, bugs)
-    return contended
-
-
-def _unlock(lane: Lane, state: State, bugs: Bugs) -> Body:
-    if Bug.pending_ring in bugs:
+    if Bug.no_mark in bugs:
         yield store(lane.lock, state)  # type: ignore[arg-type]
-        return False
+        return False, others
     before = yield exchange(lane.lock, state)  # type: ignore[arg-type]
-    return before is CONTENDED
+    return before is WANTED, others
+
+
+def _try_lock(lane: Lane, bugs: Bugs) -> Body:
+    """Gives the lane's state, or None and has left the mark."""
+    while True:
+        state = yield take(lane.lock)  # type: ignore[arg-type]
+        if state is not HELD and state is not WANTED:
+            return state
+        if state is WANTED or Bug.no_mark in bugs:
+            return None
+        state = yield mark(lane.lock)  # type: ignore[arg-type]
+        if state is HELD or state is WANTED:
+            return None
 
 
 # ---- the threads
@@ -138,21 +147,23 @@ def call(lane: Lane, bugs: Bugs) -> Body:
 def wait(lane: Lane, own: int, bugs: Bugs) -> Body:
     """A caller inside wait(): sleeps until its request is over, then hands over."""
     yield add(lane.waiters, 1)  # type: ignore[arg-type]
-    asleep_next = Variant.look_before_flag not in bugs
+    flag_up = Variant.look_before_flag not in bugs
     while True:
-        if asleep_next:
+        if flag_up:
             yield snap(lane.door.word)
             yield from raise_flag(lane.door, bugs)
-        contended = yield from look(lane, own, bugs)
+        yield from look(lane, own, bugs, Bug.want_ignored_by_caller)
         over = yield load(lane.done[own])
         if over:
             break
-        if asleep_next and (not contended or Bug.contention_ignored_by_sleeper in bugs):
-            contended = None
+        if flag_up:
             yield futex_wait(lane.door.word)
-        asleep_next = True
+        flag_up = True
     left = yield add(lane.waiters, -1)  # type: ignore[arg-type]
-    yield from _hand_over(lane, contended, left - 1, bugs)
+    rings = Variant.leaver_rings in bugs
+    if Bug.no_mark in bugs:
+        rings = yield from _pending(lane)
+    yield from _hand_over(lane, rings, left - 1, bugs)
 
 
 def _enqueue(lane: Lane, bugs: Bugs) -> Body:
@@ -168,13 +179,14 @@ def _enqueue(lane: Lane, bugs: Bugs) -> Body:
 def issue(lane: Lane, bugs: Bugs) -> Body:
     """An async request: queued, tried once by the issuing thread, then left to the driver or to waiting callers."""
     own = yield from _enqueue(lane, bugs)
-    contended = Variant.issue_without_look in bugs
-    if Variant.issue_without_look not in bugs and Bug.issue_without_look_or_ring not in bugs:
-        contended = yield from look(lane, own, bugs)
+    looks = Variant.issue_without_look not in bugs and Bug.issue_without_look_or_ring not in bugs
+    if looks:
+        yield from look(lane, own, bugs, Bug.want_ignored_by_issuer)
     waiting = yield load(lane.waiters)  # type: ignore[arg-type]
     if Bug.driver_not_woken_by_issuer in bugs:
         waiting = 1
-    yield from _hand_over(lane, contended, waiting, bugs, may_ring=False)
+    rings = Variant.leaver_rings in bugs or Variant.issue_without_look in bugs
+    yield from _hand_over(lane, rings, waiting, bugs)
     return own
 
 
@@ -183,15 +195,15 @@ def _pending(lane: Lane) -> Body:
     return queue % 100 > 0
 
 
-def _hand_over(lane: Lane, contended: bool, waiting: int, bugs: Bugs, may_ring: bool = True) -> Body:
+def _hand_over(lane: Lane, rings: bool, waiting: int, bugs: Bugs) -> Body:
     """What a thread does that will not look at this lane again."""
-    if (contended or Variant.leaver_always_rings in bugs) and Bug.contention_ignored_by_leaver not in bugs:
-        contended = False
+    if rings:
+        rings = False
         yield from ring(lane.door, bugs)
+    if waiting or lane.parked is None or Bug.driver_not_woken_by_leaver in bugs:
+        return
     pending = yield from _pending(lane)
-    if pending and Bug.pending_ring in bugs and may_ring:
-        yield from ring(lane.door, bugs)
-    if pending and waiting == 0 and lane.parked is not None and Bug.driver_not_woken_by_leaver not in bugs:
+    if pending:
         parked = yield exchange(lane.parked, 0)
         if parked:
             yield bump_and_wake(lane.driver_word)  # type: ignore[arg-type]
@@ -201,11 +213,7 @@ def drive(lane: Lane, bugs: Bugs) -> Body:
     """The driver thread: on duty it sleeps at the doorbell like a caller, off duty it parks on a word of its own."""
     while True:
         yield from _park_until_duty(lane, bugs)
-        contended = yield from _drive_on_duty(lane, bugs)
-        if (contended or Variant.leaver_always_rings in bugs) and Bug.contention_ignored_by_driver not in bugs:
-            contended = False
-            yield from ring(lane.door, bugs)
-        contended = False
+        yield from _drive_on_duty(lane, bugs)
 
 
 def _park_until_duty(lane: Lane, bugs: Bugs) -> Body:
@@ -223,22 +231,16 @@ def _park_until_duty(lane: Lane, bugs: Bugs) -> Body:
 
 
 def _drive_on_duty(lane: Lane, bugs: Bugs) -> Body:
-    """Gives whether the last look of this term was contended: then the driver owes a ring."""
-    while True:
+    duty = True
+    while duty:
         yield snap(lane.door.word, forget=lane.driver_word)
         yield from raise_flag(lane.door, bugs)
-        contended = yield from look(lane, -1, bugs)
-        duty = True
+        yield from look(lane, -1, bugs, Bug.want_ignored_by_driver)
         if Variant.driver_sleeps_unchecked not in bugs:
             duty = yield from _on_duty(lane)
-        if duty and (not contended or Bug.contention_ignored_by_sleeper in bugs):
-            contended = False
+        if duty:
             yield futex_wait(lane.door.word)
             duty = yield from _on_duty(lane)
-        elif Variant.driver_sleeps_unchecked in bugs:
-            duty = yield from _on_duty(lane)
-        if not duty:
-            return contended
 
 
 def _on_duty(lane: Lane) -> Body:

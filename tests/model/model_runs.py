@@ -39,6 +39,8 @@ def wrong(bug: Bug, world: Callable[..., Model], *variants: Variant, **options: 
     return Run(world, options, frozenset((bug, *variants)))
 
 
+RINGING = (Variant.leaver_rings, Variant.driver_sleeps_unchecked)
+
 QUICK = [
     right(worlds.duplex, slots=1, messages=3),
     right(worlds.duplex, slots=2, messages=3),
@@ -59,20 +61,21 @@ QUICK = [
     right(worlds.caller_and_issuer, *Variant, driver=False),
     right(worlds.caller_and_issuer, driver=False, weak=True),
     right(worlds.driver_only, Variant.issue_without_look, kinds="rr"),
-    right(worlds.driver_only, Variant.leaver_always_rings, Variant.driver_sleeps_unchecked, kinds="x"),
+    right(worlds.driver_only, *RINGING, kinds="x"),
     right(worlds.failure_alone),
     right(worlds.failure_after_kill),
     right(worlds.failure_with_driver),
 ]
 
 LONG = [
-    *(right(worlds.issue_then_wait, kinds=k) for k in ("rr", "rs", "sr")),
-    *(right(worlds.issue_then_call, kinds=k) for k in ("rr", "rs", "sr")),
-    *(right(worlds.driver_only, kinds=k) for k in ("rs", "sr", "ss")),
+    *(right(worlds.issue_then_wait, kinds=k) for k in ("rr", "rs", "sr", "xx")),
+    *(right(worlds.issue_then_call, kinds=k) for k in ("rr", "rs", "sr", "xx")),
+    *(right(worlds.driver_only, kinds=k) for k in ("rs", "sr", "ss", "xx")),
     *(right(worlds.issue_then_wait, v, kinds="rr", slots=2) for v in Variant),
     *(right(worlds.issue_then_call, v, kinds="rr", slots=2) for v in Variant),
-    right(worlds.failure_with_driver, Variant.leaver_always_rings, Variant.driver_sleeps_unchecked),
+    right(worlds.failure_with_driver, *RINGING),
     right(worlds.two_callers, Variant.look_before_flag, kinds="rr"),
+    right(worlds.two_callers, kinds="xx"),
     right(worlds.caller_and_issuer),
 ]
 
@@ -92,27 +95,18 @@ PLANTED = [
     (wrong(Bug.release_tail, worlds.duplex, weak=True), "sleeps for ever"),
     (wrong(Bug.relaxed_flag, worlds.duplex, weak=True), "sleeps for ever"),
     (wrong(Bug.no_ring_for_others, worlds.answer_needed), "sleeps for ever"),
-    (wrong(Bug.contention_ignored_by_leaver, worlds.caller_and_issuer, driver=False), "sleeps for ever"),
-    (wrong(Bug.contention_ignored_by_leaver, worlds.two_callers), "sleeps for ever"),
-    (wrong(Bug.contention_ignored_by_driver, worlds.issue_then_wait), "sleeps for ever"),
-    (wrong(Bug.contention_ignored_by_sleeper, worlds.driver_only), "all is quiet, but request 1"),
-    (
-        wrong(
-            Bug.contention_ignored_by_sleeper,
-            worlds.issue_then_call,
-            Variant.leaver_always_rings,
-            Variant.driver_sleeps_unchecked,
-        ),
-        "sleeps for ever",
-    ),
+    (wrong(Bug.want_ignored_by_caller, worlds.two_callers), "sleeps for ever"),
+    (wrong(Bug.want_ignored_by_issuer, worlds.caller_and_issuer, driver=False), "sleeps for ever"),
+    (wrong(Bug.want_ignored_by_driver, worlds.issue_then_wait), "sleeps for ever"),
+    (wrong(Bug.want_ignored_by_driver, worlds.issue_then_call, *RINGING, slots=2), "sleeps for ever"),
     (wrong(Bug.issue_without_look_or_ring, worlds.caller_and_issuer), "all is quiet, but request 1"),
     (wrong(Bug.driver_not_woken_by_leaver, worlds.issue_then_wait), "all is quiet, but request 1"),
     (wrong(Bug.driver_not_woken_by_issuer, worlds.driver_only, kinds="r"), "all is quiet, but request 0"),
     (wrong(Bug.park_without_check, worlds.driver_only, kinds="r"), "all is quiet, but request 0"),
     (wrong(Bug.fail_reads_flag_first, worlds.failure_alone), "sleeps for ever"),
     (wrong(Bug.fail_rings_if_flag, worlds.failure_after_kill), "sleeps for ever"),
-    (wrong(Bug.pending_ring, worlds.driver_only, kinds="x"), "all is quiet, but request 0"),
-    (wrong(Bug.pending_ring, worlds.caller_and_issuer, driver=False), "sleeps for ever"),
+    (wrong(Bug.no_mark, worlds.driver_only, kinds="x"), "all is quiet, but request 0"),
+    (wrong(Bug.no_mark, worlds.caller_and_issuer, driver=False), "sleeps for ever"),
 ]
 
 
