@@ -1,0 +1,228 @@
+// The contract of Sender and Receiver (docs/connections.md), written once, run over every kind of connection.
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kinds.h"
+
+using namespace ringcomm;
+using namespace ringcomm::test;
+
+namespace {
+
+char* room(Sender& to, size_t bytes) {
+  return await("room", [&] { return to.reserve(bytes); });
+}
+
+void put(Sender& to, size_t bytes, uint64_t stream, uint64_t k) {
+  fill(room(to, bytes), bytes, stream, k);
+  to.publish(static_cast<uint32_t>(k));
+}
+
+void take(Receiver& from, size_t bytes, uint64_t stream, uint64_t k) {
+  uint32_t tag = 0;
+  const char* data = await("a message", [&] { return from.peek(bytes, &tag); });
+  CHECK_EQ(tag, static_cast<uint32_t>(k));
+  CHECK(holds(data, bytes, stream, k));
+  CHECK(from.peek(bytes, &tag) == data);  // stays until released
+  from.release();
+}
+
+// Puts until there is no room, which must come; gives how many went in.
+uint64_t put_until_full(Sender& to, size_t bytes, uint64_t stream) {
+  for (uint64_t k = 0; k < 100'000; ++k) {
+    char* place = to.reserve(bytes);
+    if (!place) {
+      usleep(20'000);  // a wire may be busy; a full connection stays full
+      place = to.reserve(bytes);
+    }
+    if (!place) return k;
+    fill(place, bytes, stream, k);
+    to.publish(static_cast<uint32_t>(k));
+  }
+  fail("a connection", 0, "is never full");
+}
+
+void reserve_twice(const Kind& kind) {
+  auto world = kind.make({});
+  Sender& to = *world->rank(0).sender(ConnectionKind::pair, 0, 1);
+  Receiver& from = *world->rank(1).receiver(ConnectionKind::pair, 0, 0);
+  uint32_t tag = 0;
+  CHECK(from.peek(8, &tag) == nullptr);
+  for (size_t bytes : {size_t{8}, size_t{4096}}) {
+    char* place = room(to, bytes);
+    CHECK(to.reserve(bytes) == place);
+    CHECK(from.peek(bytes, &tag) == nullptr);  // nothing is seen before publish
+    fill(place, bytes, 1, bytes);
+    to.publish(static_cast<uint32_t>(bytes));
+    take(from, bytes, 1, bytes);
+  }
+}
+
+// The same objects are given out for the same ends.
+void made_once(const Kind& kind) {
+  auto world = kind.make({});
+  Connections& c = world->rank(0);
+  for (auto k : {ConnectionKind::pair, ConnectionKind::fan_out}) {
+    CHECK(c.sender(k, 0, 1) == c.sender(k, 0, 1));
+    CHECK(c.receiver(k, 0, 1) == c.receiver(k, 0, 1));
+    CHECK(c.sender(k, 0, 1)->capacity() >= 4096);
+    CHECK_EQ(c.receiver(k, 0, 1)->capacity(), world->rank(1).sender(k, 0, 0)->capacity());
+    CHECK_EQ(c.receiver(k, 0, 1)->peer(), 1);
+  }
+  CHECK(c.message_sender(1) == c.message_sender(1));
+  CHECK_EQ(c.message_receiver(1)->peer(), 1);
+  CHECK_EQ(std::string(c.kind()), std::string(kind.name));
+}
+
+// Every size from nothing to the capacity arrives, most of all around the border between line and slot.
+void sizes(const Kind& kind) {
+  auto world = kind.make({});
+  Sender& to = *world->rank(0).sender(ConnectionKind::pair, 0, 1);
+  Receiver& from = *world->rank(1).receiver(ConnectionKind::pair, 0, 0);
+  std::vector<size_t> all;
+  for (size_t bytes = 0; bytes <= 70; ++bytes) all.push_back(bytes);
+  for (size_t bytes : {127, 128, 1000, 4095, 4096}) all.push_back(bytes);
+  for (size_t bytes : {56, 57, 56, 4096, 55, 57, 0}) all.push_back(bytes);
+  for (size_t k = 0; k < all.size(); ++k) {
+    put(to, all[k], 2, k);
+    take(from, all[k], 2, k);
+    from.flush();
+  }
+}
+
+void full(const Kind& kind) {
+  for (size_t bytes : {size_t{8}, size_t{300}}) {
+    auto world = kind.make({});
+    Sender& to = *world->rank(0).sender(ConnectionKind::pair, 0, 1);
+    Receiver& from = *world->rank(1).receiver(ConnectionKind::pair, 0, 0);
+    const uint64_t fit = put_until_full(to, bytes, 3);
+    CHECK(fit >= 4);  // as many as the FIFO has slots, without any doing of the reader
+    CHECK_EQ(to.waits_for(), 1);
+    CHECK(to.error() == nullptr);
+    for (uint64_t k = 0; k < fit; ++k) take(from, bytes, 3, k);
+    from.flush();
+    for (uint64_t k = 0; k < 4; ++k) put(to, bytes, 4, k);  // all of it is free again
+    for (uint64_t k = 0; k < 4; ++k) take(from, bytes, 4, k);
+    uint32_t tag = 0;
+    CHECK(from.peek(bytes, &tag) == nullptr);
+    CHECK(from.error() == nullptr);
+  }
+}
+
+// The writer is held up by the slowest reader alone, names it, and every reader sees every slot.
+void fan_out(const Kind& kind) {
+  auto world = kind.make({4});
+  Sender& to = *world->rank(1).sender(ConnectionKind::fan_out, 0, -1);
+  std::vector<Receiver*> readers;
+  for (int r : {0, 2, 3}) readers.push_back(world->rank(r).receiver(ConnectionKind::fan_out, 0, 1));
+  const uint64_t fit = put_until_full(to, 100, 5);
+  CHECK(fit >= 4);
+  for (Receiver* reader : {readers[0], readers[2]}) {
+    for (uint64_t k = 0; k < fit; ++k) take(*reader, 100, 5, k);
+    reader->flush();
+  }
+  usleep(20'000);
+  CHECK(to.reserve(100) == nullptr);
+  CHECK_EQ(to.waits_for(), 2);
+  for (uint64_t k = 0; k < fit; ++k) take(*readers[1], 100, 5, k);
+  readers[1]->flush();
+  put(to, 100, 5, fit);
+  for (Receiver* reader : readers) take(*reader, 100, 5, fit);
+}
+
+// A full connection holds up nobody else: other peers, channels, directions, kinds and messages go on.
+void independent(const Kind& kind) {
+  auto world = kind.make({3, 2});
+  Connections &a = world->rank(0), &b = world->rank(1), &c = world->rank(2);
+  const uint64_t stuck = put_until_full(*a.sender(ConnectionKind::pair, 0, 1), 200, 1);
+  const auto passes = [](Sender* to, std::vector<Receiver*> readers, uint64_t stream) {
+    for (uint64_t k = 0; k < 20; ++k) {
+      const size_t bytes = k % 2 ? 8 : 600;
+      put(*to, bytes, stream, k);
+      for (Receiver* from : readers) take(*from, bytes, stream, k), from->flush();
+    }
+  };
+  passes(a.sender(ConnectionKind::pair, 1, 1), {b.receiver(ConnectionKind::pair, 1, 0)}, 2);
+  passes(a.sender(ConnectionKind::pair, 0, 2), {c.receiver(ConnectionKind::pair, 0, 0)}, 3);
+  passes(b.sender(ConnectionKind::pair, 0, 0), {a.receiver(ConnectionKind::pair, 0, 1)}, 4);
+  passes(a.sender(ConnectionKind::fan_out, 0, -1), {b.receiver(ConnectionKind::fan_out, 0, 0), c.receiver(ConnectionKind::fan_out, 0, 0)}, 5);
+  passes(a.sender(ConnectionKind::fan_out, 1, -1), {b.receiver(ConnectionKind::fan_out, 1, 0), c.receiver(ConnectionKind::fan_out, 1, 0)}, 6);
+  passes(a.message_sender(1), {b.message_receiver(0)}, 7);
+  passes(b.message_sender(0), {a.message_receiver(1)}, 8);
+  for (uint64_t k = 0; k < stuck; ++k) take(*b.receiver(ConnectionKind::pair, 0, 0), 200, 1, k);  // nothing of it was lost
+}
+
+size_t size_of(uint64_t k) {
+  Random r(k);
+  return r.one_in(3) ? r.below(4097) : 50 + r.below(12);
+}
+
+void write_stream(Sender& to, uint64_t stream, uint64_t messages) {
+  for (uint64_t k = 0; k < messages; ++k) put(to, size_of(k), stream, k);
+}
+
+// Flushes when it must (before it gives up for want of a message) and now and then.
+void read_stream(Receiver& from, uint64_t stream, uint64_t messages) {
+  Random r(stream);
+  for (uint64_t k = 0; k < messages; ++k) {
+    uint32_t tag = 0;
+    if (!from.peek(size_of(k), &tag)) from.flush();
+    take(from, size_of(k), stream, k);
+    if (r.one_in(4)) from.flush();
+  }
+  from.flush();
+}
+
+// All ends at once, each on its own thread.
+void streams(const Kind& kind) {
+  constexpr uint64_t kMessages = 1500;
+  auto world = kind.make({3, 1, 3});
+  std::vector<std::thread> threads;
+  const auto run = [&](Sender* to, std::vector<Receiver*> readers, uint64_t stream) {
+    threads.emplace_back([=] { write_stream(*to, stream, kMessages); });
+    for (Receiver* from : readers) threads.emplace_back([=] { read_stream(*from, stream, kMessages); });
+  };
+  Connections &a = world->rank(0), &b = world->rank(1), &c = world->rank(2);
+  run(a.sender(ConnectionKind::pair, 0, 1), {b.receiver(ConnectionKind::pair, 0, 0)}, 1);
+  run(b.sender(ConnectionKind::pair, 0, 0), {a.receiver(ConnectionKind::pair, 0, 1)}, 2);
+  run(c.sender(ConnectionKind::fan_out, 0, -1), {a.receiver(ConnectionKind::fan_out, 0, 2), b.receiver(ConnectionKind::fan_out, 0, 2)}, 3);
+  run(a.message_sender(2), {c.message_receiver(0)}, 4);
+  for (std::thread& t : threads) t.join();
+}
+
+// Slots cost memory; where there is none the connection is broken for good and names the key that limits it.
+void no_memory(const Kind& kind) {
+  auto world = kind.make({2, 1, 4, 1 << 20, 1 << 20, 1 << 20, 64 << 10});
+  for (Sender* to : {world->rank(0).sender(ConnectionKind::pair, 0, 1), world->rank(0).sender(ConnectionKind::fan_out, 0, -1), world->rank(0).message_sender(1)}) {
+    CHECK(to->reserve(8) != nullptr);  // needs no slot
+    CHECK(to->error() == nullptr);
+    CHECK(to->reserve(1 << 20) == nullptr);
+    CHECK(to->error() != nullptr);
+    CHECK(to->error()->cause == Cause::no_memory);
+    CHECK_CONTAINS(to->error()->text, "memory.limit");
+    CHECK(to->reserve(1 << 20) == nullptr);
+    CHECK(to->reserve(8) == nullptr);
+  }
+}
+
+void contract(const Kind& kind) {
+  std::printf(" kind %s\n", kind.name);
+  const std::pair<const char*, void (*)(const Kind&)> promises[] = {
+      {"one object per end", made_once}, {"reserve, publish, peek, release", reserve_twice}, {"sizes", sizes}, {"full, flushed, free", full}, {"fan-out", fan_out},
+      {"independent of each other", independent}, {"streams on threads", streams}, {"out of memory", no_memory},
+  };
+  for (const auto& [name, promise] : promises) {
+    section(name);
+    promise(kind);
+  }
+}
+
+}  // namespace
+
+int main() {
+  start("connection_test", 120);
+  contract(kShm);
+  return 0;
+}
