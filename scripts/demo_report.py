@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,8 +144,7 @@ def table(runs: list[Run]) -> list[str]:
         reached = f"{facts.reaches.replace('_', ' ')} {values[facts.reaches]:.4f}"
         row += [f"{values['losses'][0]:.5f}", f"{values['losses'][-1]:.5f}", reached, f"{values['seconds']:.1f}"]
         rows.append([*row, f"{run.seconds:.1f}", "not reported" if spent is None else f"{spent:.2f}"])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = columns(rows)
     note = [
         "comm. ms/step: time per step in which rank 0 had a collective between issue and completion (torch.profiler's",
         "ranges, over 5 steps after training); it includes waiting for other ranks and what overlaps with computing.",
@@ -154,35 +153,34 @@ def table(runs: list[Run]) -> list[str]:
 
 
 POLICY = re.compile(
-    r"policy: (?P<call>\w+) (?P<size>.+?) x (?P<ranks>\d+) ranks? -> (?P<choice>.*?)\s*(?:\[(?P<rule>[^\]]*)\])?\s*$"
+    r"policy: (?P<call>\w+) (?P<size>[\d.]+ \w+) x (?P<ranks>\d+) ranks? -> "
+    r"(?P<choice>[^\[]+?)\s*(?:\[(?P<rule>[^\]]*)\]|$)"
 )
-
-
-def schedules(runs: list[Run]) -> list[str]:
-    """Which schedule carried which sizes: the policy lines of RINGCOMM_DEBUG=INFO over all runs, each once."""
-    seen: dict[tuple[str, ...], set[str]] = {}
-    for run in runs:
-        for line in run.log.splitlines():
-            match = POLICY.search(line)
-            if match:
-                key = (match["ranks"], match["call"], match["size"], match["choice"], match["rule"] or "")
-                seen.setdefault(key, set()).add(run.job)
-    if not seen:
-        return ["Schedules: no run logged a policy line"] if any(r.backend == "ringcomm" for r in runs) else []
-    rows: list[tuple[str, ...]] = [("ranks", "collective", "size", "schedule", "rule", "jobs")]
-    rows += [(*key, ", ".join(sorted(jobs))) for key, jobs in sorted(seen.items(), key=lambda item: order(item[0]))]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return ["Schedules that ran (RINGCOMM_DEBUG=INFO)", *(f"  {line}" for line in lines)]
-
-
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def order(key: tuple[str, ...]) -> tuple[Any, ...]:
-    number, _, unit = key[2].partition(" ")
-    try:
-        size = float(number) * UNITS.get(unit, 1)
-    except ValueError:
-        size = 0.0
-    return (int(key[0]), key[1], size, key[3:])
+def schedules(runs: list[Run]) -> list[str]:
+    """Which schedule carried which sizes: the policy lines of RINGCOMM_DEBUG=INFO over all runs, by rule."""
+    seen: dict[tuple[int, str, str, str], set[float]] = {}
+    for run in runs:
+        for match in filter(None, map(POLICY.search, run.log.splitlines())):
+            number, _, unit = match["size"].partition(" ")
+            key = (int(match["ranks"]), match["call"], match["choice"], match["rule"] or "")
+            seen.setdefault(key, set()).add(float(number) * UNITS.get(unit, 1))
+    if not seen:
+        return ["Schedules: no run logged a policy line"] if any(run.backend == "ringcomm" for run in runs) else []
+    rows: list[tuple[str, ...]] = [("ranks", "collective", "schedule", "rule", "sizes")]
+    for (ranks, call, choice, rule), sizes in sorted(seen.items(), key=lambda item: (item[0][:2], min(item[1]))):
+        rows.append((str(ranks), call, choice, rule, ", ".join(readable(size) for size in sorted(sizes))))
+    return ["Schedules that ran (RINGCOMM_DEBUG=INFO)", *(f"  {line}" for line in columns(rows))]
+
+
+def readable(size: float) -> str:
+    """Bytes in the largest unit that leaves a number of at least 1."""
+    unit = max((unit for unit in UNITS if size >= UNITS[unit]), key=UNITS.__getitem__, default="B")
+    return f"{size / UNITS[unit]:.4g} {unit}"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
