@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "c10d/overlap.h"
 #include "engine/process.h"
 
 namespace ringcomm {
@@ -72,6 +73,7 @@ Launch Backend::prepare(OpType type, const char* title, std::vector<at::Tensor> 
 intrusive_ptr<Work> Backend::go(Launch&& l) {
   Communicator& group = this->group();
   auto work = c10::make_intrusive<RingWork>(getRank(), l.type, l.title, l.inputs, group_, std::move(l.outputs));
+  for (Call& call : l.calls) separate(call, getRank(), l.keep);
   const auto keep = std::make_shared<std::vector<at::Tensor>>(std::move(l.keep));
   std::vector<RequestPtr> requests;
   for (Call& call : l.calls) {
@@ -125,11 +127,11 @@ std::vector<Chunk> parts(const at::Tensor& flat, int n) {
   return chunks;
 }
 
-// Complex sums are sums of their real and imaginary parts.
-at::Tensor real_view(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  if (!tensor.is_complex() || !c10d::isComplexViewAsRealAllowed(op)) return tensor;
+// Complex sums are sums of their real and imaginary parts. Takes flat tensors only: those are never lazily conjugated.
+at::Tensor real_view(const at::Tensor& flat, const c10d::ReduceOp& op) {
+  if (!flat.is_complex() || !c10d::isComplexViewAsRealAllowed(op)) return flat;
   const at::AutoDispatchBelowADInplaceOrView below;
-  return at::view_as_real(tensor.is_conj() ? tensor.resolve_conj() : tensor);
+  return at::view_as_real(flat);
 }
 
 }  // namespace
@@ -138,9 +140,8 @@ at::Tensor real_view(const at::Tensor& tensor, const c10d::ReduceOp& op) {
 
 void Backend::add_all_reduce(Launch& l, const at::Tensor& given, const c10d::ReduceOp& op) const {
   check_tensor(given, "all_reduce", "tensor");
-  const at::Tensor tensor = real_view(given, op);
-  Call call = make_call(Collective::all_reduce, tensor, reduce_op_of(op, tensor, "all_reduce"));
-  const at::Tensor out = l.staged.flat(tensor, true);
+  const at::Tensor out = real_view(l.staged.flat(given, true, "all_reduce"), op);
+  Call call = make_call(Collective::all_reduce, out, reduce_op_of(op, out, "all_reduce"));
   const at::Tensor in = premultiply(op, out);
   call.in = {chunk_of(in)};
   call.out = {chunk_of(out)};
@@ -168,7 +169,7 @@ intrusive_ptr<Work> Backend::broadcast(std::vector<at::Tensor>& tensors, const c
   check_root(opts.rootRank, "broadcast");
   Launch l = prepare(OpType::BROADCAST, "ringcomm:broadcast", tensors, tensors, opts.timeout, opts.asyncOp);
   const bool root = opts.rootRank == getRank();
-  const at::Tensor flat = root ? flat_input(tensor) : l.staged.flat(tensor, false);
+  const at::Tensor flat = root ? flat_input(tensor) : l.staged.flat(tensor, false, "broadcast");
   Call call = make_call(Collective::broadcast, flat, ReduceOp::none, opts.rootRank);
   call.in = call.out = {chunk_of(flat)};
   call.bytes = flat.nbytes();
@@ -180,11 +181,11 @@ intrusive_ptr<Work> Backend::broadcast(std::vector<at::Tensor>& tensors, const c
 // Only the root's tensor changes.
 intrusive_ptr<Work> Backend::reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) {
   check_root(opts.rootRank, "reduce");
-  const at::Tensor tensor = real_view(only(tensors, "reduce", "tensors"), opts.reduceOp);
+  const at::Tensor& tensor = only(tensors, "reduce", "tensors");
   Launch l = prepare(OpType::REDUCE, "ringcomm:reduce", tensors, tensors, opts.timeout, opts.asyncOp);
-  Call call = make_call(Collective::reduce, tensor, reduce_op_of(opts.reduceOp, tensor, "reduce"), opts.rootRank);
   const bool root = opts.rootRank == getRank();
-  const at::Tensor out = root ? l.staged.flat(tensor, true) : flat_input(tensor);
+  const at::Tensor out = real_view(root ? l.staged.flat(tensor, true, "reduce") : flat_input(tensor), opts.reduceOp);
+  Call call = make_call(Collective::reduce, out, reduce_op_of(opts.reduceOp, out, "reduce"), opts.rootRank);
   const at::Tensor in = premultiply(opts.reduceOp, out);
   call.in = {chunk_of(in)};
   if (root) call.out = {chunk_of(out)};
@@ -219,7 +220,7 @@ void Backend::add_all_gather(Launch& l, const std::vector<at::Tensor>& outputs, 
   l.keep.push_back(in);
   for (const at::Tensor& o : outputs) {
     check_same_type(o, input, "all_gather", "an output");
-    l.keep.push_back(l.staged.flat(o, false));
+    l.keep.push_back(l.staged.flat(o, false, "all_gather"));
     call.out.push_back(chunk_of(l.keep.back()));
   }
   call.bytes = bytes_of(call.out, call.element);
@@ -232,7 +233,7 @@ void Backend::add_all_gather(Launch& l, const at::Tensor& output, const at::Tens
   TORCH_CHECK_VALUE(output.numel() == input.numel() * getSize(), "ringcomm: all_gather_into_tensor: the output must have ", getSize(), " x ", input.numel(),
                     " elements (ranks x input), it has ", output.numel());
   Call call = make_call(Collective::all_gather, input);
-  const at::Tensor in = flat_input(input), out = l.staged.flat(output, false);
+  const at::Tensor in = flat_input(input), out = l.staged.flat(output, false, "all_gather_into_tensor");
   call.in = {chunk_of(in)};
   call.out = parts(out, getSize());
   call.bytes = out.nbytes();
@@ -285,14 +286,13 @@ void Backend::add_reduce_scatter(Launch& l, const at::Tensor& given, const std::
   TORCH_CHECK_VALUE(static_cast<int>(inputs.size()) == getSize(), "ringcomm: reduce_scatter: the input list has ", inputs.size(), " tensors, the group ", getSize(), " ranks");
   TORCH_CHECK_VALUE(inputs[getRank()].numel() == given.numel(), "ringcomm: reduce_scatter: the output has ", given.numel(), " elements, but input ", getRank(),
                     " (this rank's) has ", inputs[getRank()].numel());
-  const at::Tensor output = real_view(given, op);
-  Call call = make_call(Collective::reduce_scatter, output, reduce_op_of(op, output, "reduce_scatter"));
+  const at::Tensor out = real_view(l.staged.flat(given, false, "reduce_scatter"), op);
+  Call call = make_call(Collective::reduce_scatter, out, reduce_op_of(op, out, "reduce_scatter"));
   for (const at::Tensor& i : inputs) {
     check_same_type(i, given, "reduce_scatter", "an input");
-    l.keep.push_back(premultiply(op, flat_input(real_view(i, op))));
+    l.keep.push_back(premultiply(op, real_view(flat_input(i), op)));
     call.in.push_back(chunk_of(l.keep.back()));
   }
-  const at::Tensor out = l.staged.flat(output, false);
   call.out = {chunk_of(out)};
   l.keep.push_back(out);
   call.bytes = bytes_of(call.in, call.element);
@@ -304,9 +304,9 @@ void Backend::add_reduce_scatter(Launch& l, const at::Tensor& given, const at::T
   check_same_type(given_input, given, "reduce_scatter_tensor", "input");
   TORCH_CHECK_VALUE(given_input.numel() == given.numel() * getSize(), "ringcomm: reduce_scatter_tensor: the input must have ", getSize(), " x ", given.numel(),
                     " elements (ranks x output), it has ", given_input.numel());
-  const at::Tensor output = real_view(given, op);
-  Call call = make_call(Collective::reduce_scatter, output, reduce_op_of(op, output, "reduce_scatter_tensor"));
-  const at::Tensor in = premultiply(op, flat_input(real_view(given_input, op))), out = l.staged.flat(output, false);
+  const at::Tensor out = real_view(l.staged.flat(given, false, "reduce_scatter_tensor"), op);
+  Call call = make_call(Collective::reduce_scatter, out, reduce_op_of(op, out, "reduce_scatter_tensor"));
+  const at::Tensor in = premultiply(op, real_view(flat_input(given_input), op));
   call.in = parts(in, getSize());
   call.out = {chunk_of(out)};
   call.bytes = in.nbytes();
@@ -364,14 +364,6 @@ std::vector<Chunk> split_rows(const at::Tensor& flat, const std::vector<int64_t>
   return chunks;
 }
 
-// Memory in common would be overwritten before it is sent.
-bool overlap(const std::vector<Chunk>& a, const std::vector<Chunk>& b, size_t element) {
-  for (const Chunk& x : a)
-    for (const Chunk& y : b)
-      if (x.count && y.count && x.data < y.data + y.count * element && y.data < x.data + x.count * element) return true;
-  return false;
-}
-
 }  // namespace
 
 intrusive_ptr<Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
@@ -379,15 +371,10 @@ intrusive_ptr<Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& input
   check_tensor(input, "all_to_all_single", "input");
   check_same_type(output, input, "all_to_all_single", "output");
   Launch l = prepare(OpType::ALLTOALL_BASE, "ringcomm:all_to_all", {input}, {output}, opts.timeout, opts.asyncOp);
-  at::Tensor in = flat_input(input);
-  const at::Tensor out = l.staged.flat(output, false);
+  const at::Tensor in = flat_input(input), out = l.staged.flat(output, false, "all_to_all_single");
   Call call = make_call(Collective::all_to_all, input);
   call.out = split_rows(out, output_splits, getSize(), "output");
   call.in = split_rows(in, input_splits, getSize(), "input");
-  if (overlap(call.in, call.out, call.element)) {
-    in = in.clone();
-    call.in = split_rows(in, input_splits, getSize(), "input");
-  }
   TORCH_CHECK_VALUE(call.in[getRank()].count == call.out[getRank()].count, "ringcomm: all_to_all_single: this rank sends itself ", call.in[getRank()].count,
                     " elements but expects ", call.out[getRank()].count);
   call.bytes = out.nbytes();
@@ -406,16 +393,11 @@ intrusive_ptr<Work> Backend::alltoall(std::vector<at::Tensor>& outputs, std::vec
   for (size_t r = 0; r < n; ++r) {
     check_same_type(inputs[r], inputs[0], "all_to_all", "an input");
     check_same_type(outputs[r], inputs[0], "all_to_all", "an output");
-    l.keep.push_back(l.staged.flat(outputs[r], false));
+    l.keep.push_back(l.staged.flat(outputs[r], false, "all_to_all"));
     call.out.push_back(chunk_of(l.keep.back()));
     l.keep.push_back(flat_input(inputs[r]));
     call.in.push_back(chunk_of(l.keep.back()));
   }
-  if (overlap(call.in, call.out, call.element))
-    for (size_t r = 0; r < n; ++r) {
-      l.keep.push_back(flat_input(inputs[r]).clone());
-      call.in[r] = chunk_of(l.keep.back());
-    }
   TORCH_CHECK_VALUE(call.in[getRank()].count == call.out[getRank()].count, "ringcomm: all_to_all: this rank sends itself ", call.in[getRank()].count,
                     " elements but expects ", call.out[getRank()].count);
   call.bytes = bytes_of(call.out, call.element);
@@ -436,11 +418,10 @@ intrusive_ptr<Work> Backend::gather(std::vector<std::vector<at::Tensor>>& output
   l.keep.push_back(flat_input(input));
   call.in = {chunk_of(l.keep.back())};
   if (root) {
-    TORCH_CHECK_VALUE(outputs[0][getRank()].numel() == input.numel(), "ringcomm: gather: the input has ", input.numel(), " elements, output ", getRank(), " (the root's own) ",
-                      outputs[0][getRank()].numel());
     for (const at::Tensor& o : outputs[0]) {
       check_same_type(o, input, "gather", "an output");
-      l.keep.push_back(l.staged.flat(o, false));
+      TORCH_CHECK_VALUE(o.numel() == input.numel(), "ringcomm: gather: an output has ", o.numel(), " elements, the input ", input.numel(), ": all parts have one size");
+      l.keep.push_back(l.staged.flat(o, false, "gather"));
       call.out.push_back(chunk_of(l.keep.back()));
     }
   }
@@ -459,13 +440,12 @@ intrusive_ptr<Work> Backend::scatter(std::vector<at::Tensor>& outputs, std::vect
                     inputs.empty() ? 0 : inputs[0].size(), ")");
   Launch l = prepare(OpType::SCATTER, "ringcomm:scatter", root ? inputs[0] : std::vector<at::Tensor>{}, outputs, opts.timeout, opts.asyncOp);
   Call call = make_call(Collective::scatter, output, ReduceOp::none, opts.rootRank);
-  l.keep.push_back(l.staged.flat(output, false));
+  l.keep.push_back(l.staged.flat(output, false, "scatter"));
   call.out = {chunk_of(l.keep.back())};
   if (root) {
-    TORCH_CHECK_VALUE(inputs[0][getRank()].numel() == output.numel(), "ringcomm: scatter: the output has ", output.numel(), " elements, input ", getRank(), " (the root's own) ",
-                      inputs[0][getRank()].numel());
     for (const at::Tensor& i : inputs[0]) {
       check_same_type(i, output, "scatter", "an input");
+      TORCH_CHECK_VALUE(i.numel() == output.numel(), "ringcomm: scatter: an input has ", i.numel(), " elements, the output ", output.numel(), ": all parts have one size");
       l.keep.push_back(flat_input(i));
       call.in.push_back(chunk_of(l.keep.back()));
     }
@@ -487,7 +467,7 @@ intrusive_ptr<Work> Backend::message(std::vector<at::Tensor>& tensors, int peer,
   const OpType type = sends ? OpType::SEND : any ? OpType::RECVANYSOURCE : OpType::RECV;
   Communicator& group = this->group();
   Outputs staged;
-  const at::Tensor flat = sends ? flat_input(tensor) : staged.flat(tensor, false);
+  const at::Tensor flat = sends ? flat_input(tensor) : staged.flat(tensor, false, what);
   auto work = c10::make_intrusive<RingWork>(getRank(), type, title, tensors, group_, tensors);
   const auto keep = std::make_shared<at::Tensor>(flat);
   const int64_t until = deadline(c10d::kUnsetTimeout);

@@ -1,5 +1,6 @@
 #include "c10d/convert.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "core/reduce.h"
@@ -108,8 +109,10 @@ at::Tensor flat_input(const at::Tensor& tensor) {
 
 Chunk chunk_of(const at::Tensor& flat) { return {static_cast<char*>(flat.data_ptr()), static_cast<size_t>(flat.numel())}; }
 
-at::Tensor Outputs::flat(const at::Tensor& tensor, bool keep_values) {
+at::Tensor Outputs::flat(const at::Tensor& tensor, bool keep_values, const char* what) {
   if (is_flat(tensor)) return tensor;
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ringcomm: ", what, ": an output of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
+                    " has elements that share memory (an expanded tensor); what a call writes must be memory of its own: clone() it first");
   const at::AutoDispatchBelowADInplaceOrView below;
   at::Tensor stand_in = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   if (keep_values) stand_in.copy_(tensor);

@@ -31,8 +31,8 @@ Chunk chunk_of(const at::Tensor& flat);
 // Flat memory the core may write; for strided tensors a stand-in, which copy_back() brings home.
 class Outputs {
  public:
-  // `keep_values`: the stand-in starts with the tensor's values (in-place operations).
-  at::Tensor flat(const at::Tensor& tensor, bool keep_values);
+  // `keep_values`: the stand-in starts with the tensor's values (in-place operations). Throws where elements of the tensor share memory.
+  at::Tensor flat(const at::Tensor& tensor, bool keep_values, const char* what);
   bool needs_copy_back() const { return !staged_.empty(); }
   void copy_back() const;
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace ringcomm {
@@ -64,6 +65,32 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
   return info.process && info.segment && (peer != 0 || spec.board);
 }
 
+// Each rank says on the board that it has what it needs from all others, and waits until all have said so.
+bool GroupSeed::all_connected(const GroupSpec& spec, int64_t deadline_ns, Error& error) const {
+  Board board(spec.board->data(), spec.ranks, rank_);
+  board.set_state(RankState::present);
+  int64_t nap_ns = 20'000;  // guessed; a waiting rank must leave the core to those that are not there yet
+  for (int peer = 0; peer < spec.ranks;) {
+    const bool dead = spec.peers[peer].process->dead.load();  // before its state: it may connect, then end
+    if (board.state(peer) != RankState::absent) {
+      ++peer;
+      continue;
+    }
+    if (dead || now_ns() >= deadline_ns) {
+      error.cause = dead ? Cause::peer_died : Cause::timeout;
+      error.rank = peer;
+      error.pid = spec.peers[peer].pid;
+      std::snprintf(error.text, sizeof error.text, "ringcomm: group '%s': rank %d (host %s, pid %d) %s before it was connected to all ranks", spec.name.c_str(), peer,
+                    spec.peers[peer].host.c_str(), spec.peers[peer].pid, dead ? "died" : "did not answer in time: the timeout passed");
+      return false;
+    }
+    const timespec nap{0, nap_ns};
+    nanosleep(&nap, nullptr);
+    nap_ns = std::min<int64_t>(2 * nap_ns, 1'000'000);
+  }
+  return true;
+}
+
 CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& cards, int64_t deadline_ns, Error& error) {
   spec.rank = rank_;
   spec.ranks = layout_.ranks;
@@ -72,6 +99,7 @@ CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& 
   spec.peers.resize(cards.size());
   for (size_t peer = 0; peer < cards.size(); ++peer)
     if (!open_peer(cards[peer], static_cast<int>(peer), deadline_ns, spec, error)) return nullptr;
+  if (!all_connected(spec, deadline_ns, error)) return nullptr;
   auto group = std::make_shared<Communicator>(engine_, std::move(spec));
   engine_.add(group);
   return group;

@@ -25,17 +25,19 @@ class GroupSeed {
  public:
   // Null and `error` on failure. Rank 0 makes the board.
   static std::unique_ptr<GroupSeed> make(Engine& engine, int rank, const ShmLayout& layout, Error& error);
-  ~GroupSeed();  // withdraws the offer: keep it as long as the Communicator, late peers may still ask
+  ~GroupSeed();  // withdraws the offer
 
   PeerCard card() const;
   int rank() const { return rank_; }
   const ShmLayout& layout() const { return layout_; }
-  // Opens every peer's segment; blocks up to the deadline. `spec` comes with everything but peers, board and layout.
+  // Opens every peer's segment and returns when every rank has done so: a rank that sends and exits at once must not be gone before others have
+  // its segment. Blocks up to the deadline. `spec` comes with everything but peers, board and layout.
   CommunicatorPtr connect(GroupSpec spec, const std::vector<PeerCard>& cards, int64_t deadline_ns, Error& error);
 
  private:
   GroupSeed(Engine& engine, int rank, const ShmLayout& layout) : engine_(engine), rank_(rank), layout_(layout), nonce_(fresh_nonce()) {}
   bool open_peer(const PeerCard& card, int peer, int64_t deadline_ns, GroupSpec& spec, Error& error);
+  bool all_connected(const GroupSpec& spec, int64_t deadline_ns, Error& error) const;
 
   Engine& engine_;
   const int rank_;
