@@ -147,3 +147,28 @@ def report(wrong: list[str], what: str, got: Tensor, wanted: Tensor) -> None:
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_inputs_inside_outputs(rank_pool: Pools, world: int, count: int) -> None:
     nothing_wrong(rank_pool(world, backend="ringcomm").run(in_place, count))
+
+
+def kinds_of_tensors(rank: int, world: int) -> list[str]:
+    """Leaves that want gradients, inference tensors; strided, so that the result is copied back."""
+    wrong = []
+    parameter = torch.nn.Parameter(torch.full((6, 2), float(rank)))
+    dist.all_reduce(parameter.detach().t())
+    with torch.no_grad():
+        dist.broadcast(parameter[:, 1], 0)
+    total = world * (world - 1) / 2
+    if not (parameter == total).all() or parameter.grad is not None:
+        wrong.append(f"rank {rank}: parameter {parameter}")
+    (parameter * 2).sum().backward()  # still a leaf that autograd accepts
+    with torch.inference_mode():
+        inference = torch.full((6, 2), float(rank))
+        dist.all_reduce(inference[:, 0])
+        work = dist.all_reduce(inference[:, 1], async_op=True)
+    work.wait()
+    if not (inference == total).all():
+        wrong.append(f"rank {rank}: inference tensor {inference}")
+    return wrong
+
+
+def test_parameters_and_inference_tensors(rank_pool: Pools) -> None:
+    nothing_wrong(rank_pool(2, backend="ringcomm").run(kinds_of_tensors))
