@@ -268,7 +268,7 @@ void run(const ClusterOptions& options, int calls) {
 
 int main() {
   start("engine_test", 200);
-  run({2, 1, 2, 20'000}, 1200);
-  run({3, 2, 2, 0}, 600);
+  run({2, 1, 2, 20'000}, 2400);
+  run({3, 2, 2, 0}, 1200);
   return 0;
 }
