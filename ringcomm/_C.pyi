@@ -18,6 +18,7 @@ class Backend(dist.Backend):
     @property
     def options(self) -> Any: ...
     def _set_default_timeout(self, arg0: timedelta, /) -> None: ...
+    def get_error(self) -> Any: ...  # torch's ErrorType; never blocks
 
 def seed(rank: int, ranks: int, channels: int, slots: int, fan_out: int, pair: int, message: int) -> Seed:
     """fan_out, pair, message: capacity of one slot in bytes. RuntimeError when shared memory cannot be had."""
@@ -31,8 +32,8 @@ def backend(
     yields: int,
     timeout: timedelta,
 ) -> Backend:
-    """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` added. rules: (collective, max_bytes,
-    schedule, slot bytes, channels, source) in order; the last of each collective has no max_bytes."""
+    """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added.
+    rules: (collective, max_bytes, schedule, slot bytes, channels, source) in order; the last of each collective has no max_bytes."""
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""

@@ -45,11 +45,14 @@ def create(options: Any, backend_options: Any) -> Backend:
     _start(extension, settings, ranks)
     _start_log(extension, settings, rank)
     rules, channels, slots = _tables(settings, ranks)
-    seed = extension.seed(rank=rank, ranks=ranks, channels=channels, slots=settings.memory.slots, message=MESSAGE_SLOT, **slots)
+    seed = extension.seed(
+        rank=rank, ranks=ranks, channels=channels, slots=settings.memory.slots, message=MESSAGE_SLOT, **slots
+    )
     card = {**seed.card(), **_facts(), "digest": _digest(settings, extension)}
     cards = bootstrap.exchange(options.store, rank, ranks, card, timeout.total_seconds(), name)
     bootstrap.check_agreement(cards)
-    peers = [{**c, "host": c["hostname"]} for c in cards]
+    numbers = options.global_ranks_in_group or range(ranks)  # torch leaves it empty for the default group
+    peers = [{**c, "host": c["hostname"], "rank": number} for c, number in zip(cards, numbers, strict=True)]
     return extension.backend(
         seed=seed,
         name=name,
@@ -102,7 +105,9 @@ def _collective_numbers() -> dict[str, int]:
     return {c.name: int(c) for c in Collective}
 
 
-def _build(collective: str, schedule: str, ranks: int, rank: int, root: int, slots: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _build(
+    collective: str, schedule: str, ranks: int, rank: int, root: int, slots: int
+) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The packed program; called by the data plane the first time a (collective, schedule, root) is used."""
     return _packed(collective, schedule, ranks, rank, None if root < 0 else root, slots)
 
@@ -132,7 +137,10 @@ def _start(extension: Any, settings: config.Config, ranks: int) -> None:
         # A driver that spins takes the core from the very caller whose calls it waits for, unless cores are to spare.
         spin = 20_000 if ranks < cores else 0
         extension.start_engine(
-            workers=progress.workers_for(ranks, cores), spin_ns=spin, yields=progress.yields, memory_limit=settings.memory.limit
+            workers=progress.workers_for(ranks, cores),
+            spin_ns=spin,
+            yields=progress.yields,
+            memory_limit=settings.memory.limit,
         )
         extension.set_builder(_build)
         atexit.register(extension.stop_engine)

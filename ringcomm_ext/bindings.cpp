@@ -15,6 +15,8 @@ namespace {
 
 [[noreturn]] void raise(const Error& error) { throw std::runtime_error(error.text); }
 
+constexpr long kLastCallNs = 500'000'000;  // for a callback to unwind
+
 // Set once from Python, leaked: a program may be asked for until the interpreter is gone.
 PyObject* builder = nullptr;
 
@@ -68,14 +70,14 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
   std::vector<PeerCard> peers;
   for (const auto& c : cards)
     peers.push_back({py::cast<std::string>(c.at("socket")), py::cast<std::string>(c.at("offer")), py::cast<std::string>(c.at("process")), py::cast<std::string>(c.at("host")),
-                     py::cast<int>(c.at("pid"))});
+                     py::cast<int>(c.at("pid")), py::cast<int>(c.at("rank"))});
   const ShmLayout layout = handle.seed->layout();
   spec.build = [ranks = layout.ranks, rank = handle.seed->rank(), slots = static_cast<int>(layout.slots)](Collective collective, const std::string& schedule, int root, std::string& error) {
     return build_program(collective, schedule, ranks, rank, root, slots, error);
   };
   const py::gil_scoped_release nogil;
   Error error;
-  CommunicatorPtr group = handle.seed->connect(std::move(spec), peers, now_ns() + timeout.count() * 1'000'000, error);
+  CommunicatorPtr group = handle.seed->connect(std::move(spec), peers, after_ms(timeout.count()), error);
   if (!group) raise(error);
   return c10::make_intrusive<Backend>(std::move(handle.seed), std::move(group), timeout);
 }
@@ -87,6 +89,21 @@ void start_engine(int workers, int64_t spin_ns, int yields, size_t memory_limit)
   options.memory_limit = memory_limit;
   Error error;
   if (!start_process_engine(options, error)) raise(error);
+}
+
+// Interpreter exit. A callback that still runs Python code gets SystemExit: left alone, its thread would be ended by the interpreter in the midst of
+// C++ frames (Python below 3.14), which aborts the process.
+void stop_engine() {
+  Engine* engine = process_engine();
+  if (!engine) return;
+  {
+    const py::gil_scoped_release nogil;
+    stop_process_engine();
+  }
+  const std::vector<unsigned long> busy = engine->callbacks().busy();
+  for (unsigned long thread : busy) PyThreadState_SetAsyncExc(thread, PyExc_SystemExit);
+  const py::gil_scoped_release nogil;
+  if (!busy.empty()) engine->callbacks().stop(kLastCallNs);
 }
 
 py::dict layout_numbers() {
@@ -113,10 +130,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("seed", &make_seed, py::arg("rank"), py::arg("ranks"), py::arg("channels"), py::arg("slots"), py::arg("fan_out"), py::arg("pair"), py::arg("message"));
   py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
       .def_property_readonly("options", &Backend::getBackendOptions)
+      .def("get_error", &Backend::getError)
       .def("_set_default_timeout", &Backend::setTimeout, py::call_guard<py::gil_scoped_release>());
   m.def("backend", &make_backend, py::arg("seed"), py::arg("name"), py::arg("cards"), py::arg("rules"), py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"));
   m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"), py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
-  m.def("stop_engine", &stop_process_engine, py::call_guard<py::gil_scoped_release>());
+  m.def("stop_engine", &stop_engine);
   m.def("set_builder", [](const py::object& callable) { builder = py::object(callable).release().ptr(); });
   m.def("set_log", [](int level, const std::string& file, const std::string& prefix) { return set_log(static_cast<LogLevel>(level), file, prefix); });
   m.def("log", [](int level, const std::string& line) { log(static_cast<LogLevel>(level), line); });

@@ -29,7 +29,7 @@ Backend::~Backend() {
     return;
   }
   // Reached with Python's lock held, so nothing here waits: an orderly end is shutdown()'s.
-  if (!left_.exchange(true)) group_->leave(0);
+  if (!left_.exchange(true)) group_->leave(0, false);
   if (Engine* engine = process_engine()) engine->remove(group_.get());
 }
 
@@ -46,13 +46,13 @@ void Backend::abort() {
 
 void Backend::shutdown() {
   if (forked() || left_.exchange(true)) return;
-  group_->leave(kLeaveNs);
+  group_->leave(now_ns() + kLeaveNs, true);
   if (Engine* engine = process_engine()) engine->remove(group_.get());
 }
 
 c10d::ErrorType Backend::getError() {
   Error error;
-  if (!group_->failed(error)) return c10d::ErrorType::SUCCESS;
+  if (forked() || left_.load() || !group_->failed(error)) return c10d::ErrorType::SUCCESS;
   if (error.cause == Cause::timeout) return c10d::ErrorType::TIMEOUT;
   return error.cause == Cause::peer_died || error.cause == Cause::peer_left ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
 }
@@ -61,7 +61,7 @@ c10d::ErrorType Backend::getError() {
 
 int64_t Backend::deadline(std::chrono::milliseconds timeout) const {
   const int64_t ms = timeout.count() > 0 ? timeout.count() : timeout_ms_.load();
-  return now_ns() + ms * 1'000'000;
+  return after_ms(ms);
 }
 
 Launch Backend::prepare(OpType type, const char* title, std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, std::chrono::milliseconds timeout,

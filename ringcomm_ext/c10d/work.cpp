@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "engine/process.h"
+
 namespace py = pybind11;
 
 namespace ringcomm {
@@ -128,6 +130,7 @@ int RingWork::sourceRank() const {
 }
 
 void RingWork::wait_for(Request& request, int64_t until_ns) {
+  TORCH_CHECK(!forked(), "ringcomm: this call of group '", group_->spec().name, "' belongs to the process that made it; this is a child forked since");
   std::exception_ptr raised;
   if (group_->wait(request, until_ns, [&raised] { return signals_raise(raised); })) return;
   if (raised) std::rethrow_exception(raised);
@@ -137,14 +140,16 @@ void RingWork::wait_for(Request& request, int64_t until_ns) {
 }
 
 bool RingWork::wait(std::chrono::milliseconds timeout) {
-  const int64_t until = timeout.count() > 0 ? now_ns() + timeout.count() * 1'000'000 : kNoDeadline;
+  const int64_t until = timeout.count() > 0 ? after_ms(timeout.count()) : kNoDeadline;
   for (const RequestPtr& r : requests_) wait_for(*r, until);
   settle();
   if (failure_) std::rethrow_exception(failure_);
   return true;
 }
 
-void RingWork::abort() { group_->abort("Work.abort() was called"); }
+void RingWork::abort() {
+  if (!forked()) group_->abort("Work.abort() was called");
+}
 
 float RingWork::getDuration() const {
   int64_t first = INT64_MAX, last = 0;

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -142,6 +143,10 @@ bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_
   sockaddr_un a;
   const socklen_t length = abstract_address(address, a);
   const int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  // connect() waits where a stopped peer's queue of connections is full: for at most as long as this.
+  const int64_t left = std::max<int64_t>(deadline_ns - now_ns(), 1'000'000);
+  const timeval limit{static_cast<time_t>(std::min<int64_t>(left / 1'000'000'000, 1'000'000)), static_cast<suseconds_t>(left % 1'000'000'000 / 1000)};
+  if (s >= 0) setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (s < 0 || connect(s, reinterpret_cast<sockaddr*>(&a), length) != 0 || send(s, nonce.data(), nonce.size(), MSG_NOSIGNAL) < 0) {
     fail(error, address, "cannot connect to", errno);
     if (s >= 0) close(s);

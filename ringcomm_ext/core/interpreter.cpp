@@ -37,8 +37,7 @@ bool Interpreter::piece_of(const Step& s, Piece& p) const {
 
 uint32_t Interpreter::tag_for(const Step& s) const {
   if (!run_.sized_tags) return run_.tag;
-  const uint64_t bytes = chunk(s.chunk).count * run_.element;
-  return run_.tag ^ static_cast<uint32_t>((bytes * 0x9E3779B97F4A7C15ull) >> 32);
+  return run_.tag ^ size_tag(chunk(s.chunk).count * run_.element);
 }
 
 Interpreter::Ready Interpreter::source_ready(const Step& s, size_t bytes) {

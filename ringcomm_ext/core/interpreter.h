@@ -39,6 +39,8 @@ class Interpreter {
 
   // Runs until the program ends or a step cannot go on. `moved`: some step acted in this call, then one blocked.
   Progress advance();
+  // What an uneven call adds to a tag: the size of the pair's chunk, so that both ends must agree on it.
+  static uint32_t size_tag(uint64_t bytes) { return static_cast<uint32_t>((bytes * 0x9E3779B97F4A7C15ull) >> 32); }
 
   // After blocked or failed: where it stands.
   int step() const { return pc_; }
@@ -46,6 +48,7 @@ class Interpreter {
   bool waits_to_send() const { return to_send_; }
   // After failed: the peer whose slot carried another call's tag, and that tag; or the connection's own error.
   uint32_t foreign_tag() const { return foreign_tag_; }
+  uint64_t expected_bytes() const { return chunk(run_.program->steps[pc_].chunk).count * run_.element; }  // of the whole chunk
   const Error* error() const { return error_; }
 
  private:

@@ -46,4 +46,10 @@ inline int64_t now_ns() {
 
 inline constexpr int64_t kNoDeadline = INT64_MAX;
 
+// The deadline `ms` from now; what does not fit (a user's "never" of thousands of years) is none.
+inline int64_t after_ms(int64_t ms) {
+  const int64_t now = now_ns();
+  return ms > (kNoDeadline - now) / 1'000'000 ? kNoDeadline : now + ms * 1'000'000;
+}
+
 }  // namespace ringcomm

@@ -1,42 +1,46 @@
 #include "engine/board.h"
 
-#include <cstring>
+#include <sched.h>
 
 namespace ringcomm {
 
-// Layout: the record in the first 1 KiB, then a cache line per rank.
+// Layout: the record in the first 1 KiB; a word of state per rank, 16 to a cache line because all are looked at together and change twice in a
+// life; kCalls cache lines per rank.
 struct alignas(64) Board::Record {
   std::atomic<uint32_t> state;  // 0 nothing, 1 being written, 2 complete
   Error error;
 };
 
 struct alignas(64) Board::BoardLine {
-  std::atomic<uint64_t> sequence;  // stored last, so a reader that sees it sees the call
+  std::atomic<uint64_t> sequence;  // 0 while the rest is being written
   std::atomic<uint64_t> bytes;
   std::atomic<int64_t> since;
-  std::atomic<uint32_t> what;  // collective | dtype << 8 | op << 16
+  std::atomic<uint32_t> what;  // collective | dtype << 8 | op << 16 | uniform << 24
   std::atomic<int32_t> root;
   std::atomic<uint32_t> schedule;
-  std::atomic<uint32_t> state;
 };
 
 namespace {
 constexpr size_t kRecordBytes = 1024;
-constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr size_t kLine = 64;
+size_t state_bytes(int ranks) { return (sizeof(uint32_t) * static_cast<size_t>(ranks) + kLine - 1) / kLine * kLine; }
 }  // namespace
 
 size_t Board::bytes(int ranks) {
-  static_assert(sizeof(Record) <= kRecordBytes && sizeof(BoardLine) == 64);
-  return kRecordBytes + sizeof(BoardLine) * static_cast<size_t>(ranks);
+  static_assert(sizeof(Record) <= kRecordBytes && sizeof(BoardLine) == kLine);
+  return kRecordBytes + state_bytes(ranks) + sizeof(BoardLine) * kCalls * static_cast<size_t>(ranks);
 }
 
 Board::Record& Board::record() const { return *reinterpret_cast<Record*>(memory_); }
-Board::BoardLine& Board::line(int rank) const { return reinterpret_cast<BoardLine*>(memory_ + kRecordBytes)[rank]; }
+std::atomic<uint32_t>& Board::state_word(int rank) const { return reinterpret_cast<std::atomic<uint32_t>*>(memory_ + kRecordBytes)[rank]; }
+Board::BoardLine& Board::line(int rank, uint64_t sequence) const {
+  return reinterpret_cast<BoardLine*>(memory_ + kRecordBytes + state_bytes(ranks_))[static_cast<uint64_t>(rank) * kCalls + sequence % kCalls];
+}
 
 uint32_t Fingerprint::hash() const {
   // splitmix64's finaliser over the fields; the parameters are its published ones.
   uint64_t h = sequence;
-  const uint64_t words[] = {bytes, uint64_t(collective) | uint64_t(dtype) << 8 | uint64_t(op) << 16 | uint64_t(uint32_t(root)) << 24, schedule};
+  const uint64_t words[] = {bytes, uint64_t(collective) | uint64_t(dtype) << 8 | uint64_t(op) << 16 | uint64_t(uint32_t(root)) << 24 | uint64_t(uniform) << 63, schedule};
   for (uint64_t w : words) {
     h += w + 0x9E3779B97F4A7C15ull;
     h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -46,38 +50,60 @@ uint32_t Fingerprint::hash() const {
   return static_cast<uint32_t>(h);
 }
 
-void Board::set_state(RankState state) { line(rank_).state.store(static_cast<uint32_t>(state)); }
-RankState Board::state(int rank) const { return static_cast<RankState>(line(rank).state.load()); }
+void Board::set_state(RankState state) { state_word(rank_).store(static_cast<uint32_t>(state)); }
+RankState Board::state(int rank) const { return static_cast<RankState>(state_word(rank).load()); }
 
+// Each field is a release after the 0: a reader that sees a new field sees the 0 or the new number too, and knows the line changed under it.
 void Board::announce(const Fingerprint& f) {
-  BoardLine& l = line(rank_);
-  l.bytes.store(f.bytes, kRelaxed);
-  l.since.store(now_ns(), kRelaxed);
-  l.what.store(uint32_t(f.collective) | uint32_t(f.dtype) << 8 | uint32_t(f.op) << 16, kRelaxed);
-  l.root.store(f.root, kRelaxed);
-  l.schedule.store(f.schedule, kRelaxed);
-  l.sequence.store(f.sequence, std::memory_order_release);
+  constexpr auto release = std::memory_order_release;
+  BoardLine& l = line(rank_, f.sequence);
+  l.sequence.store(0, std::memory_order_relaxed);
+  l.bytes.store(f.bytes, release);
+  l.since.store(now_ns(), release);
+  l.what.store(uint32_t(f.collective) | uint32_t(f.dtype) << 8 | uint32_t(f.op) << 16 | uint32_t(f.uniform) << 24, release);
+  l.root.store(f.root, release);
+  l.schedule.store(f.schedule, release);
+  l.sequence.store(f.sequence, release);
 }
 
-Fingerprint Board::read(int rank, int64_t* age_ns) const {
-  const BoardLine& l = line(rank);
-  Fingerprint f;
-  f.sequence = l.sequence.load(std::memory_order_acquire);
-  f.bytes = l.bytes.load(kRelaxed);
-  const uint32_t what = l.what.load(kRelaxed);
+// False: nothing there, or overwritten while it was read.
+bool Board::load(const BoardLine& l, Fingerprint& f, int64_t* since) {
+  constexpr auto acquire = std::memory_order_acquire;
+  f.sequence = l.sequence.load(acquire);
+  f.bytes = l.bytes.load(acquire);
+  *since = l.since.load(acquire);
+  const uint32_t what = l.what.load(acquire);
   f.collective = static_cast<Collective>(what & 255);
   f.dtype = static_cast<DType>(what >> 8 & 255);
   f.op = static_cast<ReduceOp>(what >> 16 & 255);
-  f.root = l.root.load(kRelaxed);
-  f.schedule = l.schedule.load(kRelaxed);
-  if (age_ns) *age_ns = now_ns() - l.since.load(kRelaxed);
-  return f;
+  f.uniform = what >> 24 & 1;
+  f.root = l.root.load(acquire);
+  f.schedule = l.schedule.load(acquire);
+  return f.sequence != 0 && l.sequence.load(acquire) == f.sequence;
+}
+
+Fingerprint Board::read(int rank, int64_t* age_ns) const {
+  Fingerprint last, f;
+  int64_t since = now_ns(), s;
+  for (int i = 0; i < kCalls; ++i)
+    if (load(line(rank, i), f, &s) && f.sequence > last.sequence) last = f, since = s;
+  if (age_ns) *age_ns = now_ns() - since;
+  return last;
+}
+
+bool Board::find(int rank, uint64_t sequence, Fingerprint& f) const {
+  int64_t since;
+  return load(line(rank, sequence), f, &since) && f.sequence == sequence;
 }
 
 bool Board::post(const Error& error) {
   Record& r = record();
   uint32_t nothing = 0;
-  if (!r.state.compare_exchange_strong(nothing, 1)) return false;
+  if (!r.state.compare_exchange_strong(nothing, 1)) {
+    // The winner is about to be done, unless it was killed in between; then nobody's word stands and each rank keeps its own.
+    for (int i = 0; i < 1000 && r.state.load() == 1; ++i) sched_yield();
+    return false;
+  }
   r.error = error;
   r.state.store(2);
   return true;

@@ -1,5 +1,8 @@
-// The group's board on a node: a page of shared memory (48 ranks a page) that every rank maps. Each rank has a line that says which call it
-// made last; one record holds the first failure anybody saw. Read only when something is wrong, so it costs its writer a few stores a call.
+// The group's board on a node: a page of shared memory (11 ranks) or a few that every rank maps. Each rank has lines that say which calls it made
+// last; one record holds the first failure anybody saw. Read only when something is wrong, so it costs its writer a few stores a call.
+//
+// Several calls, not one: a rank whose part of a call had ended (it brought 0 elements) or that issues many at once is already at a later one when the
+// others find that they disagree.
 //
 // Threads: announce() under the group's issue lock; everything else from anywhere.
 #pragma once
@@ -20,12 +23,14 @@ struct Fingerprint {
   ReduceOp op = ReduceOp::none;
   int root = -1;
   uint64_t sequence = 0;
-  uint64_t bytes = 0;     // of the whole message; 0 where ranks may differ
+  uint64_t bytes = 0;     // of the whole message; 0 where ranks may differ:
+  bool uniform = true;
   uint32_t schedule = 0;  // hash of schedule, slot and channels
 
   uint32_t hash() const;
   bool operator==(const Fingerprint& o) const {
-    return collective == o.collective && dtype == o.dtype && op == o.op && root == o.root && sequence == o.sequence && bytes == o.bytes && schedule == o.schedule;
+    return collective == o.collective && dtype == o.dtype && op == o.op && root == o.root && sequence == o.sequence && bytes == o.bytes && uniform == o.uniform &&
+           schedule == o.schedule;
   }
 };
 
@@ -34,12 +39,15 @@ class Board {
   Board() = default;
   Board(char* memory, int ranks, int rank) : memory_(memory), ranks_(ranks), rank_(rank) {}
   static size_t bytes(int ranks);
+  static constexpr int kCalls = 4;  // remembered per rank
 
   void set_state(RankState state);
   RankState state(int rank) const;
   void announce(const Fingerprint& f);
-  // What `rank` last announced; `age_ns`: how long ago.
+  // What `rank` last announced (sequence 0: nothing); `age_ns`: how long ago.
   Fingerprint read(int rank, int64_t* age_ns) const;
+  // Call number `sequence` as `rank` announced it. False: it has not come to it, or made kCalls since.
+  bool find(int rank, uint64_t sequence, Fingerprint& f) const;
 
   // First cause wins: true if this was it. The record is on the board before true is returned.
   bool post(const Error& error);
@@ -50,7 +58,9 @@ class Board {
   struct Record;
   struct BoardLine;
   Record& record() const;
-  BoardLine& line(int rank) const;
+  std::atomic<uint32_t>& state_word(int rank) const;
+  BoardLine& line(int rank, uint64_t sequence) const;
+  static bool load(const BoardLine& line, Fingerprint& f, int64_t* since);
 
   char* memory_ = nullptr;
   int ranks_ = 0, rank_ = 0;

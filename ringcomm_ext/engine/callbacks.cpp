@@ -1,7 +1,8 @@
 #include "engine/callbacks.h"
 
-#include <cstdio>
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 #include <utility>
 
@@ -36,20 +37,29 @@ void Callbacks::work() {
     if (stopping_) break;
     auto callback = std::move(queue_.front());
     queue_.pop_front();
+    busy_.push_back(pthread_self());
     hold.unlock();
     callback();
     callback = nullptr;  // what it held is released outside the lock
     hold.lock();
+    busy_.erase(std::find(busy_.begin(), busy_.end(), pthread_self()));
   }
   if (--threads_ == 0) idle_.notify_all();
 }
 
+std::vector<unsigned long> Callbacks::busy() {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  return busy_;
+}
+
 void Callbacks::stop(long timeout_ns) {
+  std::deque<std::function<void()>> dropped;  // released with no lock held: what they hold may need Python's lock
   std::unique_lock<std::mutex> hold(mutex_);
   stopping_ = true;
-  queue_.clear();
+  dropped.swap(queue_);
   wake_.notify_all();
   idle_.wait_for(hold, std::chrono::nanoseconds(timeout_ns), [this] { return threads_ == 0; });
+  hold.unlock();
 }
 
 }  // namespace ringcomm

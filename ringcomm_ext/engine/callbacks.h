@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <vector>
 
 namespace ringcomm {
 
@@ -14,8 +15,10 @@ class Callbacks {
   static constexpr int kMostThreads = 64;
   // Any thread. The queue is unbounded; past kMostThreads blocked callbacks it waits, and says so once on stderr.
   void run(std::function<void()> callback);
-  // No callback starts after this returns; waits up to `timeout_ns` for running ones.
+  // No callback starts after this; waits up to `timeout_ns` for running ones. May be called again.
   void stop(long timeout_ns);
+  // The threads (pthread_self) that are inside a callback now.
+  std::vector<unsigned long> busy();
 
  private:
   void work();
@@ -23,6 +26,7 @@ class Callbacks {
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::deque<std::function<void()>> queue_;
+  std::vector<unsigned long> busy_;
   int threads_ = 0, free_ = 0;
   bool stopping_ = false, warned_ = false;
 };

@@ -15,6 +15,8 @@ constexpr size_t kStreamFrom = size_t{8} << 20;        // measured: below, a str
 constexpr uint64_t kChannelBytes = 64 << 10;           // a channel with less is not worth its slots
 constexpr uint64_t kInlineWork = 256 << 10;            // an async call drives this much itself before it wakes the driver
 constexpr int64_t kLongestSleepNs = 200'000'000;       // between looks at signals and deadlines
+constexpr int64_t kLookNs = 100'000'000;               // between looks at boards and queues for what is late or wrong
+constexpr int64_t kStoppedNs = 2'000'000'000;          // a peer stopped for so long is not waited for when a group is destroyed
 
 size_t part_size(size_t count, size_t parts, size_t element) {
   const size_t unit = std::max<size_t>(1, kAlign / element);
@@ -187,7 +189,7 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
   RequestPtr request;
   {
     const std::lock_guard<std::mutex> hold(issue_);
-    Fingerprint f{call.collective, call.dtype, call.op, call.root, sequence_.load() + 1, call.uniform ? call.bytes : 0, hash_of(chosen, channels)};
+    Fingerprint f{call.collective, call.dtype, call.op, call.root, sequence_.load() + 1, call.uniform ? call.bytes : 0, call.uniform, hash_of(chosen, channels)};
     request = std::make_shared<Request>(f, call.deadline_ns, call.keep);
     request->set_parts(channels);
     sequence_.store(f.sequence);
@@ -205,7 +207,9 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
 // finishes the others), then leaves the rest to the driver. Not so for large ones: the caller has its own work to do.
 void Communicator::issued(bool caller_waits, uint64_t bytes) {
   if (caller_waits) return;
-  if (bytes > kInlineWork)
+  if (failed_.load(std::memory_order_seq_cst))
+    advance();  // ends it; a group that has left has no driver any more
+  else if (bytes > kInlineWork)
     large_.store(sequence_.load(), std::memory_order_relaxed);
   else if (large_.load(std::memory_order_relaxed) == 0)
     advance();
@@ -213,10 +217,12 @@ void Communicator::issued(bool caller_waits, uint64_t bytes) {
     large_.store(0, std::memory_order_relaxed);
   else if (waiters_.load(std::memory_order_seq_cst) == 0)
     engine_.wake_drivers();
+  else
+    engine_.doorbell().ring();  // who waits here may be asleep, and drives for all
 }
 
 RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep) {
-  const Fingerprint f{kind, DType::other, ReduceOp::none, message.peer, 0, message.bytes, 0};
+  const Fingerprint f{kind, DType::other, ReduceOp::none, message.peer, 0, message.bytes, true, 0};
   auto request = std::make_shared<Request>(f, deadline_ns, std::move(keep));
   const uint64_t bytes = message.bytes;
   message.request = request;
@@ -263,7 +269,7 @@ bool Communicator::advance() {
       const bool acted = once(stall);
       moved |= acted;
       if (acted || (!stall.request && !stall.broken)) return;
-      waits_for_.store(stall.waits_for, std::memory_order_relaxed);
+      if (stall.request && stall.request->call.sequence > 0) waits_for_.store(stall.waits_for, std::memory_order_relaxed);
       const bool lost = gone(stall.waits_for);
       if (stall.mismatch || stall.broken || (lost && look == 1)) return settle(stall, ended);
       if (!lost) return;
@@ -271,6 +277,7 @@ bool Communicator::advance() {
   };
   for (const auto& lane : lanes_) drive([&](Stall& stall) { return lane->drive(ended, stall); });
   drive([&](Stall& stall) { return mailbox_->drive([this](int r) { return gone(r); }, ended, stall); });
+  if (failed_.load(std::memory_order_seq_cst)) end_all(ended);  // who failed the group meanwhile may not have got the lanes this thread had
   deliver(ended);
   return moved;
 }
@@ -279,12 +286,13 @@ void Communicator::settle(const Stall& stall, Ended& ended) {
   Error error;
   if (stall.broken) {
     error = *stall.broken;
-    error.rank = error.reporter = spec_.rank;
+    error.reporter = spec_.rank;
+    accuse(error, spec_.rank);
+    std::snprintf(error.text, sizeof error.text, "%.600s (on %s)", stall.broken->text, rank_name(spec_.rank).c_str());
   } else if (stall.mismatch) {
     error = describe_mismatch(stall);
   } else {
-    const bool dead = spec_.peers[stall.waits_for].process->dead.load();
-    error = describe(dead ? Cause::peer_died : Cause::peer_left, stall.waits_for, stall);
+    error = describe_loss(stall.waits_for, *stall.request, stall.step);
   }
   fail(std::move(error));
   end_all(ended);
@@ -345,7 +353,7 @@ bool Communicator::wait(Request& request, int64_t until_ns, const std::function<
     const int64_t now = now_ns();
     if (now >= until_ns && (stop = true)) break;
     look_at_deadlines(now);
-    if (now >= request.deadline_ns && !request.done()) fail(describe_timeout(request, waits_for_.load(), (now - request.started_ns) * 1e-9));
+    if (now >= request.deadline_ns && !request.done() && !failed_.load()) fail(describe_timeout(request, (now - request.started_ns) * 1e-9));
     if (request.done()) break;
     const int64_t until = std::min({until_ns - now, request.deadline_ns - now, kLongestSleepNs});
     const bool signal = until > 0 && doorbell.sleep(bell, until);
@@ -363,10 +371,29 @@ bool Communicator::wait(Request& request, int64_t until_ns, const std::function<
 void Communicator::look_at_deadlines(int64_t now) {
   if (failed_.load()) return;
   for (const auto& lane : lanes_)
-    if (const RequestPtr front = lane->front(); front && front->deadline_ns <= now)
-      return fail(describe_timeout(*front, waits_for_.load(), (now - front->started_ns) * 1e-9));
+    if (const RequestPtr front = lane->front())
+      if (const int r = deserter(*front); r >= 0) return fail(describe_loss(r, *front, -1));
+  if (now < next_look_.load(std::memory_order_relaxed)) return;
+  next_look_.store(now + kLookNs, std::memory_order_relaxed);
+  look_at_ranks(now);
+}
+
+// The slow part: who is overdue, and whether those that came made the same call, for ranks that disagree need not meet in a slot.
+void Communicator::look_at_ranks(int64_t now) {
+  const auto timed_out = [&](const RequestPtr& late) { fail(describe_timeout(*late, (now - late->started_ns) * 1e-9)); };
+  for (const auto& lane : lanes_) {
+    if (const RequestPtr late = lane->overdue(now)) return timed_out(late);
+    const RequestPtr front = lane->front();
+    if (!front || now - front->started_ns < kLongestSleepNs) continue;
+    Error error = blame(Cause::mismatch, -1, front->call, -1);
+    if (disagreement(*front, waits_for_.load(), error)) {
+      await_announcements(front->call.sequence);
+      disagreement(*front, waits_for_.load(), error);
+      return fail(std::move(error));
+    }
+  }
   int peer = -1;
-  if (const RequestPtr late = mailbox_->overdue(now, &peer)) fail(describe_timeout(*late, peer, (now - late->started_ns) * 1e-9));
+  if (const RequestPtr late = mailbox_->overdue(now, &peer)) timed_out(late);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- ending
@@ -387,40 +414,44 @@ void Communicator::abort(const std::string& reason) {
   }
 }
 
-void Communicator::leave(int64_t grace_ns) {
-  const int64_t collectives_until = now_ns() + grace_ns;
-  int64_t stopped_since = 0;
-  while (!failed_.load() && pending() > 0) {
-    const bool sends = mailbox_->pending_sends() > 0;
-    const bool collectives = pending() > 0 && std::any_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return !l->idle(); });
+void Communicator::let_end(int64_t until_ns, bool owes_sends) {
+  int64_t stopped_since = 0, next_look = 0;
+  while (!failed_.load()) {
     const int64_t now = now_ns();
-    if (!sends && (!collectives || now >= collectives_until)) break;
-    if (sends && peers_stopped()) {
-      if (stopped_since == 0) stopped_since = now;
-      if (now - stopped_since > grace_ns) break;
-    } else {
-      stopped_since = 0;
+    const bool sends = owes_sends && mailbox_->pending_sends() > 0;
+    if (now >= until_ns && !sends) return;
+    const bool collectives = std::any_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return !l->idle(); });
+    if (!collectives && mailbox_->pending_sends() == 0) return;
+    if (sends && now >= next_look) {
+      next_look = now + kLookNs;
+      if (!peers_stopped()) stopped_since = 0;
+      else if (stopped_since == 0) stopped_since = now;
+      else if (now - stopped_since > kStoppedNs) return;
     }
     if (!advance()) nap();
     look_at_deadlines(now);
   }
+}
+
+void Communicator::leave(int64_t until_ns, bool owes_sends) {
+  let_end(until_ns, owes_sends);
   board_.set_state(RankState::left);
   for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
-  if (pending() > 0) {
-    {
-      const std::lock_guard<std::mutex> hold(error_mutex_);
-      if (!error_) {
-        error_.cause = Cause::aborted;
-        error_.rank = error_.reporter = spec_.rank;
-        std::snprintf(error_.text, sizeof error_.text, "ringcomm: group '%s' was destroyed on rank %d while this call was still pending", spec_.name.c_str(), spec_.rank);
-      }
+  {
+    const std::lock_guard<std::mutex> hold(error_mutex_);
+    if (!error_) {
+      error_.cause = Cause::aborted;
+      error_.reporter = spec_.rank;
+      accuse(error_, spec_.rank);
+      std::snprintf(error_.text, sizeof error_.text, "ringcomm: group '%s' was destroyed on rank %d while this call was still pending", spec_.name.c_str(), shown(spec_.rank));
     }
-    failed_.store(true, std::memory_order_seq_cst);
-    while (pending() > 0) {
-      Ended ended;
-      end_all(ended);
-      deliver(ended);
-    }
+  }
+  failed_.store(true, std::memory_order_seq_cst);
+  while (pending() > 0) {
+    Ended ended;
+    end_all(ended);
+    deliver(ended);
+    if (pending() > 0) nap();  // another thread has the lane and is about to see the failure
   }
 }
 

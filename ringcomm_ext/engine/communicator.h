@@ -35,6 +35,7 @@ struct Rule {
 struct PeerInfo {
   std::string host;
   int pid = 0;
+  int global_rank = -1;  // in the whole job: how users know it
   std::shared_ptr<PeerProcess> process;
   std::shared_ptr<Segment> segment;
 };
@@ -87,14 +88,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void look_at_deadlines(int64_t now);
 
   void abort(const std::string& reason);
-  // Orderly end: waits for own sends while their peers live (at most `grace_ns`), then leaves. Requests still pending end as aborted.
-  void leave(int64_t grace_ns);
+  // Orderly end, for good: until then (now_ns() time) pending calls may end; sends that are owed are waited for as long as their
+  // peers live and run. What is pending afterwards, or comes later, ends as aborted. Waits for nothing if `until_ns` has passed and nothing is owed.
+  void leave(int64_t until_ns, bool owes_sends);
   bool failed(Error& error) const;
   // Who has not made this call, in words: for a wait that ran out of time.
   std::string who_is_missing(const Request& request) const;
 
   uint64_t sequence() const { return sequence_.load(); }
   void set_sequence(uint64_t s) { sequence_.store(s); }
+  int waiters() const { return waiters_.load(); }
   const GroupSpec& spec() const { return spec_; }
   const char* connection_kind() const { return connections_->kind(); }
 
@@ -119,14 +122,30 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool gone(int rank) const;
   int pending() const { return pending_.load(std::memory_order_seq_cst); }
 
+  void look_at_ranks(int64_t now);
+  void let_end(int64_t until_ns, bool owes_sends);
+
   // report.cpp
   Error blame(Cause cause, int culprit, const Fingerprint& call, int step) const;
+  void accuse(Error& error, int culprit) const;
+  bool stopped(int rank) const;
   bool peers_stopped() const;
-  Error describe(Cause cause, int culprit, const Stall& stall) const;
-  Error describe_timeout(const Request& request, int waits_for, double seconds) const;
+  int deserter(const Request& request) const;
+  using Sides = std::vector<std::pair<std::string, std::vector<int>>>;  // what was called, by which ranks
+  Sides sides(uint64_t sequence) const;
+  bool disagreement(const Request& request, int peer, Error& error) const;
+  bool describe_sizes(const Stall& stall, Error& error) const;
+  void await_announcements(uint64_t sequence) const;
+  Error describe_loss(int culprit, const Request& request, int step) const;
+  Error describe_timeout(const Request& request, double seconds) const;
   Error describe_mismatch(const Stall& stall) const;
+  int shown(int rank) const;
+  std::vector<int> all_shown(std::vector<int> ranks) const;
+  std::string call_text(const Fingerprint& call) const;
   std::string rank_name(int rank) const;
+  std::string rank_names(const std::vector<int>& ranks) const;
   std::string missing(const Request& request, int* first) const;
+  std::string who_does_not_go_on(const Request& request, int culprit) const;
 
   Engine& engine_;
   GroupSpec spec_;
@@ -141,7 +160,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::array<uint64_t, kCollectives> logged_{};  // a bit per power of two of bytes
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> large_{0};  // not 0: a large async call may be pending, so callers leave driving to the driver
-  std::atomic<int> waits_for_{-1};  // the rank a stalled drive last waited for: for reports
+  std::atomic<int> waits_for_{-1};  // the rank a stalled collective last waited for: for reports
+  std::atomic<int64_t> next_look_{0};  // when deadlines and boards are due to be looked at
 
   std::atomic<int> pending_{0}, waiters_{0};
   std::atomic<bool> failed_{false};

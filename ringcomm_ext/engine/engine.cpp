@@ -18,6 +18,9 @@ namespace {
 
 // The longest sleep of a driver on duty. Nothing relies on it but deadlines; the model check has no such cap.
 constexpr int64_t kLookAgainNs = 200'000'000;
+constexpr int64_t kVisitNs = 10'000'000'000;  // a peer asks as soon as it has connected
+constexpr size_t kMostVisitors = 256;
+constexpr int64_t kDrainNs = 200'000'000;  // at exit, for threads and callbacks that are about to return
 constexpr uint64_t kListener = 1ull << 62, kStop = 2ull << 62, kConnection = 3ull << 62, kKind = 3ull << 62;
 
 bool system_error(Error& error, const char* what) {
@@ -72,6 +75,7 @@ Engine::~Engine() {
   }
   for (std::thread& t : threads_) t.join();
   callbacks_.stop(2'000'000'000);
+  groups_.clear();  // their peers leave the epoll set
   for (int fd : {epoll_, stop_event_, self_ ? self_->pidfd : -1})
     if (fd >= 0) close(fd);
 }
@@ -92,9 +96,13 @@ std::shared_ptr<PeerProcess> Engine::peer(const std::string& key, int doorbell_f
     close(pidfd);
     return nullptr;
   }
-  // The last group with this peer may go away on any thread; the descriptor leaves the epoll set by being closed.
-  std::shared_ptr<PeerProcess> peer(new PeerProcess, [](PeerProcess* p) {
-    if (p->pidfd >= 0) close(p->pidfd);
+  // The last group with this peer may go away on any thread. Closing does not take the descriptor out of the epoll set: it came through a socket, so
+  // its sender has it open too; it would stay, and the next descriptor of this peer under the same number would be refused as known.
+  std::shared_ptr<PeerProcess> peer(new PeerProcess, [epoll = epoll_](PeerProcess* p) {
+    if (p->pidfd >= 0) {
+      epoll_ctl(epoll, EPOLL_CTL_DEL, p->pidfd, nullptr);
+      close(p->pidfd);
+    }
     delete p;
   });
   peer->key = key;
@@ -130,18 +138,47 @@ void Engine::look_at_peer(uint64_t id) {
 void Engine::poll() {
   while (!stopping_) {
     epoll_event events[16];
-    const int n = epoll_wait(epoll_, events, 16, -1);
+    const int n = epoll_wait(epoll_, events, 16, visitors_.empty() ? -1 : 1000);
     for (int i = 0; i < n; ++i) {
       const uint64_t id = events[i].data.u64;
       if ((id & kKind) == kListener) {
-        const int c = server_.accept();
-        if (c >= 0 && !add_to_epoll(epoll_, c, kConnection | static_cast<uint64_t>(c))) close(c);
+        welcome();
       } else if ((id & kKind) == kConnection) {
-        server_.serve(static_cast<int>(id & 0xffffffff));
+        answer(id);
       } else if (id != kStop) {
         look_at_peer(id);
       }
     }
+    show_out(now_ns() - kVisitNs);
+  }
+}
+
+void Engine::welcome() {
+  const int fd = server_.accept();
+  if (fd < 0) {
+    // Out of descriptors, perhaps: the listener stays readable, and asking again at once would burn a core.
+    if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return;
+  }
+  if (visitors_.size() >= kMostVisitors) show_out(visitors_.begin()->second.since);
+  const uint64_t id = kConnection | next_visitor_++;
+  if (add_to_epoll(epoll_, fd, id))
+    visitors_[id] = {fd, now_ns()};
+  else
+    close(fd);
+}
+
+void Engine::answer(uint64_t visitor) {
+  const auto it = visitors_.find(visitor);
+  if (it == visitors_.end()) return;  // shown out since the event came
+  server_.serve(it->second.fd);
+  visitors_.erase(it);
+}
+
+void Engine::show_out(int64_t older_than) {
+  while (!visitors_.empty() && visitors_.begin()->second.since <= older_than) {
+    close(visitors_.begin()->second.fd);
+    visitors_.erase(visitors_.begin());
   }
 }
 
@@ -164,12 +201,17 @@ void Engine::remove(const Communicator* group) {
 }
 
 void Engine::leave_all(int64_t grace_ns) {
+  const int64_t until = now_ns() + grace_ns;  // for all groups together
   uint64_t version;
-  for (const CommunicatorPtr& group : groups(version)) {
-    group->leave(grace_ns);
+  const std::vector<CommunicatorPtr> all = groups(version);
+  for (const CommunicatorPtr& group : all) {
+    group->leave(until, false);
     remove(group.get());
   }
-  callbacks_.stop(grace_ns);
+  // Threads whose wait ended just now should be out of here before the interpreter goes.
+  const auto waiting = [&] { return std::any_of(all.begin(), all.end(), [](const CommunicatorPtr& g) { return g->waiters() > 0; }); };
+  while (waiting() && now_ns() < until + kDrainNs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  callbacks_.stop(std::max<int64_t>(until - now_ns(), kDrainNs));
 }
 
 void Engine::close_in_child() {
@@ -195,6 +237,7 @@ void Engine::drive(int worker) {
   std::vector<CommunicatorPtr> mine;
   uint64_t version = 0;
   Backoff backoff(options_.driver);
+  int64_t next_look = 0;
   while (!stopping_) {
     const uint32_t seen = driver_word_.load(std::memory_order_seq_cst);
     if (version != version_.load()) mine = groups(version);
@@ -206,6 +249,11 @@ void Engine::drive(int worker) {
     look();
     if (moved) {
       backoff.reset();
+      // One group that keeps this thread busy must not hide that another is overdue.
+      if (const int64_t now = now_ns(); now >= next_look) {
+        next_look = now + kLookAgainNs;
+        for (const CommunicatorPtr& group : mine) group->look_at_deadlines(now);
+      }
       continue;
     }
     if (!duty) {

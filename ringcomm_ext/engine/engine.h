@@ -62,6 +62,9 @@ class Engine {
   void poll();
   void watch(const std::shared_ptr<PeerProcess>& peer);
   void look_at_peer(uint64_t id);
+  void welcome();
+  void answer(uint64_t visitor);
+  void show_out(int64_t older_than);
   std::vector<CommunicatorPtr> groups(uint64_t& version);
 
   const EngineOptions options_;
@@ -70,6 +73,13 @@ class Engine {
   Callbacks callbacks_;
   std::shared_ptr<PeerProcess> self_;
   int epoll_ = -1, stop_event_ = -1;
+  // Who has connected and not asked yet, oldest first; the poller's. Strangers may connect and say nothing, so there are few and none gets old.
+  struct Visitor {
+    int fd;
+    int64_t since;
+  };
+  std::map<uint64_t, Visitor> visitors_;
+  uint64_t next_visitor_ = 0;
   std::vector<std::thread> threads_;
   std::atomic<bool> stopping_{false};
 

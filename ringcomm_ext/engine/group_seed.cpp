@@ -49,7 +49,7 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
     std::snprintf(error.text, sizeof error.text,
                   "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks must run on one machine, in one network namespace, and be "
                   "alive",
-                  rank_, peer, card.host.c_str(), card.pid, why.c_str());
+                  spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str());
     return false;
   }
   const size_t expected = peer == 0 ? 4 : 3;
@@ -80,7 +80,7 @@ bool GroupSeed::all_connected(const GroupSpec& spec, int64_t deadline_ns, Error&
       error.cause = dead ? Cause::peer_died : Cause::timeout;
       error.rank = peer;
       error.pid = spec.peers[peer].pid;
-      std::snprintf(error.text, sizeof error.text, "ringcomm: group '%s': rank %d (host %s, pid %d) %s before it was connected to all ranks", spec.name.c_str(), peer,
+      std::snprintf(error.text, sizeof error.text, "ringcomm: group '%s': rank %d (host %s, pid %d) %s before it was connected to all ranks", spec.name.c_str(), spec.peers[peer].global_rank,
                     spec.peers[peer].host.c_str(), spec.peers[peer].pid, dead ? "died" : "did not answer in time: the timeout passed");
       return false;
     }
@@ -97,6 +97,7 @@ CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& 
   spec.layout = layout_;
   spec.board = board_;
   spec.peers.resize(cards.size());
+  for (size_t peer = 0; peer < cards.size(); ++peer) spec.peers[peer].global_rank = cards[peer].global_rank < 0 ? static_cast<int>(peer) : cards[peer].global_rank;
   for (size_t peer = 0; peer < cards.size(); ++peer)
     if (!open_peer(cards[peer], static_cast<int>(peer), deadline_ns, spec, error)) return nullptr;
   if (!all_connected(spec, deadline_ns, error)) return nullptr;

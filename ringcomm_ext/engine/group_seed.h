@@ -19,6 +19,7 @@ struct PeerCard {
   std::string process;  // key of its process
   std::string host;
   int pid = 0;
+  int global_rank = -1;
 };
 
 class GroupSeed {

@@ -21,6 +21,13 @@ RequestPtr Lane::front() {
   return queue_.empty() ? nullptr : queue_.front().request;
 }
 
+RequestPtr Lane::overdue(int64_t now) {
+  const std::lock_guard<std::mutex> hold(queue_mutex_);
+  for (const Part& part : queue_)
+    if (part.request->deadline_ns <= now) return part.request;
+  return nullptr;
+}
+
 void Lane::pop(const Error* error, Ended& ended) {
   Part part;
   {
@@ -33,8 +40,17 @@ void Lane::pop(const Error* error, Ended& ended) {
 }
 
 bool Lane::drive(Ended& ended, Stall& stall) {
-  if (idle() || !lock_.try_lock()) return false;
+  bool moved = false, again = true;
+  while (again && !idle() && lock_.try_lock()) {
+    moved |= drive_held(ended, stall);
+    again = lock_.unlock();
+  }
+  return moved;
+}
+
+bool Lane::drive_held(Ended& ended, Stall& stall) {
   bool moved = false;
+  stall = Stall{};
   while (Part* part = head()) {
     Interpreter& run = *part->interpreter;
     const Progress progress = run.advance();
@@ -48,17 +64,19 @@ bool Lane::drive(Ended& ended, Stall& stall) {
     stall.request = part->request, stall.waits_for = run.waits_for(), stall.step = run.step(), stall.to_send = run.waits_to_send();
     stall.mismatch = failed && !run.error();
     stall.broken = failed ? run.error() : nullptr;
+    if (stall.mismatch) stall.foreign_tag = run.foreign_tag(), stall.expected_bytes = run.expected_bytes();
     break;
   }
-  lock_.unlock();
   return moved;
 }
 
 bool Lane::fail(const Error& error, Ended& ended) {
-  if (idle()) return true;
-  if (!lock_.try_lock()) return false;
-  while (head()) pop(&error, ended);
-  lock_.unlock();
+  bool again = true;
+  while (again && !idle()) {
+    if (!lock_.try_lock()) return false;
+    while (head()) pop(&error, ended);
+    again = lock_.unlock();
+  }
   return true;
 }
 

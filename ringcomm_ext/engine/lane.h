@@ -13,15 +13,25 @@
 
 namespace ringcomm {
 
-// A lock nobody waits for: who does not get it lets the holder do the work. Sequentially consistent, because a thread that failed to get it goes to
-// sleep on the doorbell and the holder looks at the doorbell's flag after unlocking.
+// A lock nobody waits for: who does not get it leaves a mark, and the holder, once it has unlocked, looks again on its behalf.
+// Without the mark a wake-up is lost: B holds the lock and has looked; a message is published, nobody sleeps, nobody is rung; A raises the
+// doorbell's flag, fails to get the lock and sleeps; B unlocks and is called away. Sequentially consistent, because A's raised flag must be
+// seen by whoever publishes after the holder's second look. tests/model explores it.
 class TryLock {
  public:
-  bool try_lock() { return !taken_.exchange(true, std::memory_order_seq_cst); }
-  void unlock() { taken_.store(false, std::memory_order_seq_cst); }
+  bool try_lock() {
+    while (true) {
+      uint32_t state = kFree;
+      if (state_.compare_exchange_strong(state, kHeld)) return true;
+      if (state == kWanted || state_.compare_exchange_strong(state = kHeld, kWanted)) return false;
+    }
+  }
+  // True: somebody failed to get it meanwhile; the caller must look again at what it guards.
+  bool unlock() { return state_.exchange(kFree) == kWanted; }
 
  private:
-  std::atomic<bool> taken_{false};
+  static constexpr uint32_t kFree = 0, kHeld = 1, kWanted = 2;
+  std::atomic<uint32_t> state_{kFree};
 };
 
 // Requests that ended while a lock was held; delivered when it is free again.
@@ -33,7 +43,8 @@ struct Stall {
   int waits_for = -1;  // rank
   int step = -1;
   bool to_send = false;
-  bool mismatch = false;         // waits_for's slot carries another call, or a message of another size:
+  bool mismatch = false;          // waits_for's slot carries another call (its tag), or a message of another size:
+  uint32_t foreign_tag = 0;
   uint64_t sent_bytes = 0, expected_bytes = 0;
   const Error* broken = nullptr;  // the connection's own error
 };
@@ -44,18 +55,21 @@ class Lane {
   void push(RequestPtr request, std::unique_ptr<Interpreter> interpreter);
   bool idle() const { return waiting_.load(std::memory_order_seq_cst) == 0; }
 
-  // Drives what can move. Returns false if another thread has the lane or nothing moved; then `stall` may say why.
+  // Drives what can move. Returns false if another thread has the lane (it will look for this one) or nothing moved; then `stall` may say why.
   bool drive(Ended& ended, Stall& stall);
   // Ends every request with `error`. False if another thread has the lane: it will see the failure itself.
   bool fail(const Error& error, Ended& ended);
   // The request at the front, or null.
   RequestPtr front();
+  // A request whose deadline has passed, wherever it stands in the queue, or null.
+  RequestPtr overdue(int64_t now);
 
  private:
   struct Part {
     RequestPtr request;
     std::unique_ptr<Interpreter> interpreter;
   };
+  bool drive_held(Ended& ended, Stall& stall);
   Part* head();
   void pop(const Error* error, Ended& ended);
 

@@ -84,13 +84,15 @@ void Mailbox::end(const PostedPtr& message, int source, const Error* error, Ende
 
 // ---------------------------------------------------------------------------------------------------------------- posting
 
-void Mailbox::take_posts(Ended& ended, Stall& stall) {
+std::vector<Message> Mailbox::swap_posts() {
   std::vector<Message> posts;
-  {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    posts.swap(posts_);
-  }
-  for (Message& m : posts) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  posts.swap(posts_);
+  return posts;
+}
+
+void Mailbox::take_posts(Ended& ended, Stall& stall) {
+  for (Message& m : swap_posts()) {
     auto posted = std::make_shared<Posted>();
     static_cast<Message&>(*posted) = std::move(m);
     posted->order = order_++;
@@ -100,8 +102,12 @@ void Mailbox::take_posts(Ended& ended, Stall& stall) {
     }
     bool taken = false;
     if (posted->peer == kAnySource) {
-      for (int k = 0; k < ranks_ && !taken; ++k) taken = match_early(*peers_[(scan_from_ + k) % ranks_], posted, ended, stall);
-      scan_from_ = (scan_from_ + 1) % ranks_;
+      const int first = scan_from_;
+      for (int k = 0; k < ranks_ && !taken; ++k) {
+        const int from = (first + k) % ranks_;
+        taken = match_early(*peers_[from], posted, ended, stall);
+        if (taken) scan_from_ = from + 1;
+      }
       if (!taken) any_.push_back(posted);
     } else if (!match_early(*peers_[posted->peer], posted, ended, stall)) {
       peers_[posted->peer]->recvs.push_back(posted);
@@ -341,10 +347,9 @@ bool Mailbox::find_gone(const Gone& gone, Stall& stall) const {
     if (peer->rank == rank_) continue;
     const bool is_gone = gone(peer->rank);
     all_gone &= is_gone;
-    if (!is_gone || !(peer->sending() || peer->receiving())) continue;
-    each_pending([&](const PostedPtr& m) {
-      if (m->peer == peer->rank) stall.request = m->request, stall.to_send = m->send;
-    });
+    if (!is_gone) continue;
+    each_of(*peer, [&](const PostedPtr& m) { stall.request = m->request, stall.to_send = m->send; });
+    if (!stall.request) continue;
     stall.waits_for = peer->rank;
     return true;
   }
@@ -355,10 +360,21 @@ bool Mailbox::find_gone(const Gone& gone, Stall& stall) const {
 }
 
 bool Mailbox::drive(const Gone& gone, Ended& ended, Stall& stall) {
-  if (idle() || !lock_.try_lock()) return false;
+  bool moved = false, again = true;
+  while (again && !idle() && lock_.try_lock()) {
+    moved |= drive_held(gone, ended, stall);
+    again = lock_.unlock() && !stall.mismatch && !stall.broken;  // those are found once
+  }
+  return moved && !stall.mismatch && !stall.broken;
+}
+
+bool Mailbox::drive_held(const Gone& gone, Ended& ended, Stall& stall) {
+  stall = Stall{};
+  if (failed_) return false;
+  const size_t ended_before = ended.size();
   take_posts(ended, stall);
-  bool moved = !ended.empty();
   to_self(ended, stall);
+  bool moved = false;
   bool again = !stall.mismatch;
   while (again) {
     again = false;
@@ -366,42 +382,51 @@ bool Mailbox::drive(const Gone& gone, Ended& ended, Stall& stall) {
       if (peer->rank == rank_) continue;
       again |= pump_out(*peer, ended);
       if (peer->sending() || peer->receiving() || !any_.empty()) again |= pump_in(*peer, ended, stall);
-      if (peer->out && peer->out->error()) stall.broken = peer->out->error(), stall.waits_for = peer->rank;
+      if (peer->out && peer->out->error()) {
+        stall.broken = peer->out->error(), stall.waits_for = peer->rank;
+        each_of(*peer, [&](const PostedPtr& m) { stall.request = m->request; });
+      }
     }
     moved |= again;
     if (stall.mismatch || stall.broken) break;
   }
-  moved |= !ended.empty();
+  moved |= ended.size() > ended_before;
   if (!moved && !stall.mismatch && !stall.broken) find_gone(gone, stall);
-  lock_.unlock();
-  return moved && !stall.mismatch && !stall.broken;
+  return moved;
+}
+
+template <typename Visit>
+void Mailbox::each_of(const Peer& peer, Visit visit) {
+  for (const auto& s : peer.sends) visit(s);
+  for (const auto& [id, s] : peer.announced) visit(s);
+  for (const auto& [id, s] : peer.granted) visit(s);
+  if (peer.streaming) visit(peer.streaming);
+  for (const auto& r : peer.recvs) visit(r);
+  for (const auto& [id, r] : peer.awaited) visit(r);
+  if (peer.filling) visit(peer.filling);
+  for (const Early& e : peer.early)
+    if (e.claimed) visit(e.claimed);
 }
 
 template <typename Visit>
 void Mailbox::each_pending(Visit visit) const {
   for (const PostedPtr& r : any_) visit(r);
-  for (const auto& p : peers_) {
-    for (const auto& s : p->sends) visit(s);
-    for (const auto& [id, s] : p->announced) visit(s);
-    for (const auto& [id, s] : p->granted) visit(s);
-    if (p->streaming) visit(p->streaming);
-    for (const auto& r : p->recvs) visit(r);
-    for (const auto& [id, r] : p->awaited) visit(r);
-    if (p->filling) visit(p->filling);
-    for (const Early& e : p->early)
-      if (e.claimed) visit(e.claimed);
-  }
+  for (const auto& p : peers_) each_of(*p, visit);
 }
 
 bool Mailbox::fail(const Error& error, Ended& ended) {
-  if (idle()) return true;
-  if (!lock_.try_lock()) return false;
-  std::vector<Message> posts;
-  {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    posts.swap(posts_);
+  bool again = true;
+  while (again && !idle()) {
+    if (!lock_.try_lock()) return false;
+    fail_held(error, ended);
+    again = lock_.unlock();
   }
-  for (Message& m : posts) {
+  return true;
+}
+
+void Mailbox::fail_held(const Error& error, Ended& ended) {
+  failed_ = true;
+  for (Message& m : swap_posts()) {
     auto posted = std::make_shared<Posted>();
     static_cast<Message&>(*posted) = std::move(m);
     end(posted, -1, &error, ended);
@@ -415,8 +440,6 @@ bool Mailbox::fail(const Error& error, Ended& ended) {
     *p = Peer{};
     p->rank = rank;
   }
-  lock_.unlock();
-  return true;
 }
 
 RequestPtr Mailbox::overdue(int64_t now, int* peer) {

@@ -59,6 +59,9 @@ class Mailbox {
   };
   using PostedPtr = std::shared_ptr<Posted>;
 
+  bool drive_held(const Gone& gone, Ended& ended, Stall& stall);
+  void fail_held(const Error& error, Ended& ended);
+  std::vector<Message> swap_posts();
   void take_posts(Ended& ended, Stall& stall);
   bool pump_out(Peer& peer, Ended& ended);
   bool send_header(Peer& peer, Ended& ended);
@@ -74,6 +77,8 @@ class Mailbox {
   bool find_gone(const Gone& gone, Stall& stall) const;
   void end(const PostedPtr& message, int source, const Error* error, Ended& ended);
   template <typename Visit>
+  static void each_of(const Peer& peer, Visit visit);
+  template <typename Visit>
   void each_pending(Visit visit) const;
 
   Connections& connections_;
@@ -87,7 +92,8 @@ class Mailbox {
   std::vector<std::unique_ptr<Peer>> peers_;
   std::list<PostedPtr> any_;  // receives from any source, in posting order
   uint64_t order_ = 0, next_id_ = 1;
-  int scan_from_ = 0;  // where the search of early messages for any-source starts: fairness
+  int scan_from_ = 0;  // where the search of early messages for any-source starts, behind the rank served last: fairness
+  bool failed_ = false;  // what is on the connections belongs to messages that are gone: nothing is read any more
 };
 
 }  // namespace ringcomm

@@ -1,6 +1,5 @@
-// Turning what is known at a failure into the sentence the user reads: who, where, in which call, and who had not come.
-#include <sys/stat.h>
-
+// Turning what is known at a failure into the sentence the user reads: who, where, in which call, and who had not come. docs/hangs.md explains them.
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -11,160 +10,300 @@
 namespace ringcomm {
 namespace {
 
-std::string call_text(const Fingerprint& f) {
-  char text[192];
-  if (f.collective == Collective::send || f.collective == Collective::recv) {
-    const std::string peer = f.root == kAnySource ? "any source" : "rank " + std::to_string(f.root);
-    std::snprintf(text, sizeof text, "%s of %llu bytes %s %s", name(f.collective), static_cast<unsigned long long>(f.bytes), f.collective == Collective::send ? "to" : "from",
-                  peer.c_str());
-    return text;
-  }
-  std::string details;
-  const auto add = [&details](const std::string& d) { details += (details.empty() ? "" : ", ") + d; };
-  if (f.collective != Collective::barrier) add(name(f.dtype));
-  if (f.op != ReduceOp::none && f.collective != Collective::barrier) add(name(f.op));
-  if (f.root >= 0) add("root " + std::to_string(f.root));
-  if (f.bytes > 0 && f.collective != Collective::barrier) add(std::to_string(f.bytes) + " bytes");
-  std::snprintf(text, sizeof text, "%s #%llu%s%s%s", name(f.collective), static_cast<unsigned long long>(f.sequence), details.empty() ? "" : " (", details.c_str(),
-                details.empty() ? "" : ")");
+constexpr size_t kNamed = 4;  // ranks named with host and pid; a sentence with more is not read
+constexpr int64_t kAnnouncedNs = 200'000'000;  // guessed: ranks of one job reach a call within this, or they are late and not wrong
+
+bool is_message(const Fingerprint& f) { return f.collective == Collective::send || f.collective == Collective::recv; }
+
+std::string joined(const std::vector<std::string>& items, const char* between) {
+  std::string text;
+  for (size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : between) + items[i];
   return text;
 }
 
-std::string list(const std::vector<std::string>& items) {
-  std::string text;
-  for (size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : "; ") + items[i];
-  return text;
+// "0, 2-5"
+std::string ranges(const std::vector<int>& ranks) {
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    runs.push_back(std::to_string(ranks[i]) + (end - i > 1 ? "-" + std::to_string(ranks[end - 1]) : ""));
+    i = end;
+  }
+  return joined(runs, ", ");
+}
+
+// The size a sender mixed into its tag (Interpreter::size_tag): there is no way back but to try. Only for the sentence. -1: none that is small.
+int64_t bytes_of_tag(uint32_t size_tag, size_t element) {
+  constexpr int64_t kTries = 1 << 22;  // among so few a wrong one fits once in a thousand
+  for (int64_t i = 0; i < kTries; ++i)
+    if (Interpreter::size_tag(i * element) == size_tag) return i * static_cast<int64_t>(element);
+  return -1;
 }
 
 }  // namespace
 
+// ---------------------------------------------------------------------------------------------------------------- names
+
+// Ranks are shown as the user knows them: by their number in the whole job, whatever they are in this group.
+int Communicator::shown(int rank) const { return spec_.peers[rank].global_rank; }
+
 std::string Communicator::rank_name(int rank) const {
   const PeerInfo& p = spec_.peers[rank];
-  return "rank " + std::to_string(rank) + " (host " + p.host + ", pid " + std::to_string(p.pid) + ")";
+  return "rank " + std::to_string(p.global_rank) + " (host " + p.host + ", pid " + std::to_string(p.pid) + ")";
+}
+
+std::string Communicator::call_text(const Fingerprint& f) const {
+  char text[192];
+  const std::string peer = f.root < 0 || f.root >= spec_.ranks ? "any source" : "rank " + std::to_string(shown(f.root));
+  if (is_message(f)) {
+    std::snprintf(text, sizeof text, "%s of %llu bytes %s %s", name(f.collective), static_cast<unsigned long long>(f.bytes), f.collective == Collective::send ? "to" : "from",
+                  peer.c_str());
+    return text;
+  }
+  std::vector<std::string> details;
+  if (f.collective != Collective::barrier) details.push_back(name(f.dtype));
+  if (f.op != ReduceOp::none && f.collective != Collective::barrier) details.push_back(name(f.op));
+  if (f.root >= 0) details.push_back("root " + std::to_string(shown(f.root)));
+  if (f.uniform && f.collective != Collective::barrier) details.push_back(std::to_string(f.bytes) + " bytes");
+  std::snprintf(text, sizeof text, "%s #%llu%s%s%s", name(f.collective), static_cast<unsigned long long>(f.sequence), details.empty() ? "" : " (",
+                joined(details, ", ").c_str(), details.empty() ? "" : ")");
+  return text;
+}
+
+std::vector<int> Communicator::all_shown(std::vector<int> ranks) const {
+  for (int& r : ranks) r = shown(r);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::string Communicator::rank_names(const std::vector<int>& ranks) const {
+  if (ranks.size() > kNamed) return "ranks " + ranges(all_shown(ranks));
+  std::vector<std::string> names;
+  for (int r : ranks) names.push_back(rank_name(r));
+  return joined(names, ", ");
 }
 
 Error Communicator::blame(Cause cause, int culprit, const Fingerprint& call, int step) const {
   Error e;
   e.cause = cause;
-  e.rank = culprit;
   e.reporter = spec_.rank;
-  e.peer = culprit;
   e.step = step;
   e.collective = static_cast<int32_t>(call.collective);
   e.sequence = call.sequence;
-  if (culprit >= 0) {
-    e.pid = spec_.peers[culprit].pid;
-    std::snprintf(e.host, sizeof e.host, "%s", spec_.peers[culprit].host.c_str());
-  }
+  accuse(e, culprit);
   return e;
 }
 
-Error Communicator::describe(Cause cause, int culprit, const Stall& stall) const {
-  Error e = blame(cause, culprit, stall.request->call, stall.step);
-  const char* what = cause == Cause::peer_died ? "died (its process is gone)" : "has left (it destroyed the group or ended)";
-  std::snprintf(e.text, sizeof e.text, "ringcomm: %s %s while rank %d was waiting for it in %s of group '%s'", rank_name(culprit).c_str(), what, spec_.rank,
-                call_text(stall.request->call).c_str(), spec_.name.c_str());
+void Communicator::accuse(Error& e, int culprit) const {
+  e.rank = e.peer = culprit;
+  if (culprit < 0) return;
+  e.pid = spec_.peers[culprit].pid;
+  std::snprintf(e.host, sizeof e.host, "%s", spec_.peers[culprit].host.c_str());
+}
+
+// Stopped (SIGSTOP, a debugger): alive, but it will not read. By its pidfd, for a pid means something else in another namespace.
+bool Communicator::stopped(int rank) const {
+  char path[64], text[1024] = {};
+  const auto read = [&] {
+    FILE* f = std::fopen(path, "re");
+    const size_t n = f ? std::fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) std::fclose(f);
+    text[n] = 0;
+    return std::string(text, n);
+  };
+  std::snprintf(path, sizeof path, "/proc/self/fdinfo/%d", spec_.peers[rank].process->pidfd);
+  const std::string info = read();
+  const size_t at = info.find("\nPid:");
+  int pid = -1;
+  if (at == std::string::npos || std::sscanf(info.c_str() + at + 5, "%d", &pid) != 1 || pid <= 0) return false;
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  const std::string stat = read();
+  const size_t state = stat.rfind(") ");
+  return state != std::string::npos && state + 2 < stat.size() && (stat[state + 2] == 'T' || stat[state + 2] == 't');
+}
+
+bool Communicator::peers_stopped() const {
+  for (int r = 0; r < spec_.ranks; ++r)
+    if (r != spec_.rank && stopped(r)) return true;
+  return false;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- gone
+
+Error Communicator::describe_loss(int culprit, const Request& request, int step) const {
+  // A process that ends in order leaves first, so what died without leaving did not mean to.
+  const bool left = board_.state(culprit) == RankState::left;
+  Error e = blame(left ? Cause::peer_left : Cause::peer_died, culprit, request.call, step);
+  const bool came = is_message(request.call) || board_.read(culprit, nullptr).sequence >= request.call.sequence;
+  std::snprintf(e.text, sizeof e.text, "ringcomm: %s %s while rank %d was waiting for it in %s of group '%s'%s", rank_name(culprit).c_str(),
+                left ? "has left (it destroyed the group or ended)" : "died (its process is gone)", shown(spec_.rank), call_text(request.call).c_str(), spec_.name.c_str(),
+                came ? "" : "; it had not made this call");
   return e;
 }
+
+// A rank that is gone and had not made this call: waiting for those between it and this rank is of no use. -1: none.
+int Communicator::deserter(const Request& request) const {
+  for (int r = 0; r < spec_.ranks; ++r)
+    if (gone(r) && board_.read(r, nullptr).sequence < request.call.sequence) return r;
+  return -1;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- late
 
 // Ranks whose last announced call comes before this one.
 std::string Communicator::missing(const Request& request, int* first) const {
   std::vector<std::string> late;
+  std::vector<int> more;
   for (int r = 0; r < spec_.ranks; ++r) {
     int64_t age;
     const Fingerprint last = board_.read(r, &age);
     if (r == spec_.rank || last.sequence >= request.call.sequence) continue;
     if (*first < 0) *first = r;
-    char text[256];
-    if (last.sequence == 0)
-      std::snprintf(text, sizeof text, "%s has not made this call and none before", rank_name(r).c_str());
-    else
-      std::snprintf(text, sizeof text, "%s has not made this call; its last was %s, %.1f s ago", rank_name(r).c_str(), call_text(last).c_str(), age * 1e-9);
-    late.push_back(text);
+    if (late.size() == kNamed) {
+      more.push_back(r);
+      continue;
+    }
+    std::string text = rank_name(r) + " has not made this call";
+    char ago[32];
+    std::snprintf(ago, sizeof ago, ", %.1f s ago", age * 1e-9);
+    text += last.sequence == 0 ? " and none before" : "; its last was " + call_text(last) + ago;
+    if (stopped(r)) text += "; its process is stopped";
+    late.push_back(std::move(text));
   }
-  return list(late);
+  if (!more.empty()) late.push_back("nor have ranks " + ranges(all_shown(more)));
+  return joined(late, "; ");
 }
 
 std::string Communicator::who_is_missing(const Request& request) const {
+  if (is_message(request.call)) return who_does_not_go_on(request, request.call.root);
   int first = -1;
-  std::string text = missing(request, &first);
-  const int waits_for = waits_for_.load();
-  if (text.empty() && waits_for >= 0) text = "all ranks have made this call; rank " + std::to_string(spec_.rank) + " waits for " + rank_name(waits_for);
-  return text;
+  const std::string text = missing(request, &first);
+  return text.empty() ? who_does_not_go_on(request, waits_for_.load()) : text;
 }
 
-Error Communicator::describe_timeout(const Request& request, int waits_for, double seconds) const {
-  const bool message = request.call.collective == Collective::send || request.call.collective == Collective::recv;
+std::string Communicator::who_does_not_go_on(const Request& request, int culprit) const {
+  const Fingerprint& call = request.call;
+  if (culprit < 0) return is_message(call) ? "no rank has sent a matching message" : "all ranks have made this call";
+  const char* why = "";
+  if (stopped(culprit))
+    why = "; its process is stopped";
+  else if (is_message(call))
+    why = "";
+  else
+    why = call.uniform ? " (stuck elsewhere?)" : " (stuck elsewhere, or it sends less than is expected here?)";
+  if (is_message(call)) return rank_name(culprit) + (call.collective == Collective::send ? " has not received it" : " has not sent it") + why;
+  return "all ranks have made this call, but " + rank_name(culprit) + " does not go on" + why;
+}
+
+Error Communicator::describe_timeout(const Request& request, double seconds) const {
+  Error e = blame(Cause::mismatch, -1, request.call, -1);
+  if (!is_message(request.call) && disagreement(request, waits_for_.load(), e)) return e;
   int culprit = -1;
-  std::string who = message ? "" : missing(request, &culprit);
-  if (culprit < 0) culprit = waits_for;
+  std::string who = is_message(request.call) ? "" : missing(request, &culprit);
   if (who.empty()) {
-    if (culprit < 0)
-      who = "no rank has sent a matching message";
-    else if (message)
-      who = rank_name(culprit) + (request.call.collective == Collective::send ? " has not received it" : " has not sent it");
-    else
-      who = "all ranks have made this call, but " + rank_name(culprit) + " does not go on (stopped, or stuck in another call)";
+    culprit = is_message(request.call) ? request.call.root : waits_for_.load();
+    for (int r = 0; r < spec_.ranks && !is_message(request.call); ++r)
+      if (r != spec_.rank && stopped(r)) culprit = r;
+    who = who_does_not_go_on(request, culprit);
   }
-  Error e = blame(Cause::timeout, culprit, request.call, -1);
-  std::snprintf(e.text, sizeof e.text, "ringcomm: Timed out after %.1f s on rank %d in %s of group '%s': %s", seconds, spec_.rank, call_text(request.call).c_str(),
+  e.cause = Cause::timeout;
+  accuse(e, culprit);
+  std::snprintf(e.text, sizeof e.text, "ringcomm: Timed out after %.1f s on rank %d in %s of group '%s': %s", seconds, shown(spec_.rank), call_text(request.call).c_str(),
                 spec_.name.c_str(), who.c_str());
   return e;
 }
 
-// The ranks that announced another call than most did under the same number; with no majority, the peer.
-Error Communicator::describe_mismatch(const Stall& stall) const {
-  const Fingerprint& mine = stall.request->call;
-  Error e = blame(Cause::mismatch, stall.waits_for, mine, stall.step);
-  if (stall.expected_bytes != stall.sent_bytes) {
-    std::snprintf(e.text, sizeof e.text, "ringcomm: sizes differ in group '%s': %s sent a message of %llu bytes, but rank %d receives it into %llu bytes", spec_.name.c_str(),
-                  rank_name(stall.waits_for).c_str(), static_cast<unsigned long long>(stall.sent_bytes), spec_.rank, static_cast<unsigned long long>(stall.expected_bytes));
-    return e;
-  }
+// ---------------------------------------------------------------------------------------------------------------- disagreement
+
+// What the ranks announced under this number. Empty while it is all the same.
+Communicator::Sides Communicator::sides(uint64_t sequence) const {
   std::map<std::string, std::vector<int>> said;
+  Fingerprint first, f;
   for (int r = 0; r < spec_.ranks; ++r) {
-    const Fingerprint f = r == spec_.rank ? mine : board_.read(r, nullptr);
-    if (f.sequence == mine.sequence) said[call_text(f)].push_back(r);
+    if (!board_.find(r, sequence, f)) continue;
+    if (said.empty()) first = f;
+    Fingerprint alike = f;
+    alike.schedule = first.schedule;
+    said[call_text(f) + (alike == first && !(f == first) ? " by another schedule" : "")].push_back(r);
   }
-  const std::vector<int>* most = nullptr;
-  for (const auto& [text, ranks] : said)
-    if (!most || ranks.size() > most->size()) most = &ranks;
-  std::vector<std::string> groups;
-  for (const auto& [text, ranks] : said) {
-    std::string names;
-    for (int r : ranks) names += (names.empty() ? "" : ", ") + rank_name(r);
-    groups.push_back(names + (ranks.size() == 1 ? " called " : " called ") + text);
-    if (most->size() > ranks.size()) e.rank = ranks.front();
-  }
-  if (said.size() < 2) {
-    int64_t age;
-    const Fingerprint theirs = board_.read(stall.waits_for, &age);
-    groups = {"rank " + std::to_string(spec_.rank) + " is in " + call_text(mine) + (mine.bytes == 0 ? " with another size for this pair" : "")};
-    groups.push_back(rank_name(stall.waits_for) + (theirs.sequence == mine.sequence ? " sends another size" : " sends data of another call (its last was " + call_text(theirs) + ")"));
-  }
-  if (e.rank >= 0) {
-    e.pid = spec_.peers[e.rank].pid;
-    std::snprintf(e.host, sizeof e.host, "%s", spec_.peers[e.rank].host.c_str());
-  }
-  std::snprintf(e.text, sizeof e.text, "ringcomm: ranks disagree on call #%llu of group '%s': %s", static_cast<unsigned long long>(mine.sequence), spec_.name.c_str(),
-                list(groups).c_str());
-  return e;
+  if (said.size() < 2) return {};
+  Sides sides(said.begin(), said.end());
+  std::stable_sort(sides.begin(), sides.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  return sides;
 }
 
-// A stopped process (SIGSTOP, a debugger) lives but will not read: destroying a group must not wait for it for ever.
-bool Communicator::peers_stopped() const {
-  for (const PeerInfo& p : spec_.peers) {
-    char path[64], text[512] = {};
-    std::snprintf(path, sizeof path, "/proc/%d/stat", p.pid);
-    FILE* f = std::fopen(path, "re");
-    if (!f) continue;
-    const size_t n = std::fread(text, 1, sizeof text - 1, f);
-    std::fclose(f);
-    const std::string all(text, n);
-    const size_t state = all.rfind(") ");
-    if (state != std::string::npos && state + 2 < n && (all[state + 2] == 'T' || all[state + 2] == 't')) return true;
+// The first call, up to this one, that ranks announced differently: a rank whose part of it had ended is at a later one by now. The smaller side is the
+// culprit and comes first; where sides are equal, `peer` is. False while all is the same.
+bool Communicator::disagreement(const Request& request, int peer, Error& e) const {
+  const uint64_t last = request.call.sequence;
+  for (uint64_t sequence = last > Board::kCalls ? last - Board::kCalls + 1 : 1; sequence <= last; ++sequence) {
+    const Sides found = sides(sequence);
+    if (found.empty()) continue;
+    const auto holds = [](const auto& side, int rank) { return std::count(side.second.begin(), side.second.end(), rank) > 0; };
+    const auto other = std::find_if(found.begin(), found.end(), [&](const auto& side) { return !holds(side, spec_.rank); });
+    const bool odd_one = found.front().second.size() < found.back().second.size();
+    accuse(e, odd_one ? found.front().second.front() : holds(*other, peer) ? peer : other->second.front());
+    std::vector<std::string> parts;
+    for (const auto& [text, ranks] : found) parts.push_back(rank_names(ranks) + " called " + text);
+    std::snprintf(e.text, sizeof e.text, "ringcomm: ranks disagree on call #%llu of group '%s': %s", static_cast<unsigned long long>(sequence), spec_.name.c_str(),
+                  joined(parts, "; ").c_str());
+    return true;
   }
   return false;
+}
+
+// Who is wrong shows when most have come; ranks of one job are seldom far apart.
+void Communicator::await_announcements(uint64_t sequence) const {
+  const int64_t until = now_ns() + kAnnouncedNs;
+  const auto all_came = [&] {
+    for (int r = 0; r < spec_.ranks; ++r)
+      if (r != spec_.rank && !gone(r) && board_.read(r, nullptr).sequence < sequence) return false;
+    return true;
+  };
+  while (spec_.ranks > 2 && !board_.failed() && !all_came() && now_ns() < until) {
+    const timespec nap{0, 1'000'000};
+    nanosleep(&nap, nullptr);
+  }
+}
+
+// Uneven calls: what the peer sent had another size than is expected, in this call or (nothing was expected then) in one before.
+bool Communicator::describe_sizes(const Stall& stall, Error& e) const {
+  const uint64_t last = stall.request->call.sequence;
+  for (uint64_t sequence = last; sequence > 0 && sequence + Board::kCalls > last; --sequence) {
+    Fingerprint f;
+    if (!board_.find(stall.waits_for, sequence, f) || f.uniform) continue;
+    const int64_t sent = bytes_of_tag(stall.foreign_tag ^ f.hash(), element_size(f.dtype));
+    if (sent < 0) continue;
+    const std::string expected = sequence < last ? "none" : std::to_string(stall.expected_bytes) + " bytes";
+    std::snprintf(e.text, sizeof e.text, "ringcomm: sizes differ in %s of group '%s': %s sends %lld bytes to %s, which expects %s from it", call_text(f).c_str(),
+                  spec_.name.c_str(), rank_name(stall.waits_for).c_str(), static_cast<long long>(sent), rank_name(spec_.rank).c_str(), expected.c_str());
+    return true;
+  }
+  return false;
+}
+
+Error Communicator::describe_mismatch(const Stall& stall) const {
+  const Request& request = *stall.request;
+  const Fingerprint& mine = request.call;
+  Error e = blame(Cause::mismatch, stall.waits_for, mine, stall.step);
+  const std::string peer = rank_name(stall.waits_for), me = rank_name(spec_.rank);
+  const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
+  if (is_message(mine)) {
+    std::snprintf(e.text, sizeof e.text, "ringcomm: sizes differ in group '%s': %s sent a message of %llu bytes, but %s receives it into %llu bytes", spec_.name.c_str(), peer.c_str(),
+                  number(stall.sent_bytes), me.c_str(), number(stall.expected_bytes));
+    return e;
+  }
+  await_announcements(mine.sequence);
+  if (disagreement(request, stall.waits_for, e)) return e;
+  if (describe_sizes(stall, e)) return e;
+  std::string theirs = "its last was " + call_text(board_.read(stall.waits_for, nullptr));
+  for (int i = 0; i < Board::kCalls; ++i)
+    if (Fingerprint f; mine.sequence > static_cast<uint64_t>(i) && board_.find(stall.waits_for, mine.sequence - i, f) && f.hash() == stall.foreign_tag)
+      theirs = "what it sent belongs to " + call_text(f);
+  std::snprintf(e.text, sizeof e.text, "ringcomm: ranks disagree on call #%llu of group '%s': %s is in %s; %s is in another call: %s", number(mine.sequence), spec_.name.c_str(),
+                me.c_str(), call_text(mine).c_str(), peer.c_str(), theirs.c_str());
+  return e;
 }
 
 }  // namespace ringcomm
