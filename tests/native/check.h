@@ -75,7 +75,9 @@ class Random {
 };
 
 // What message number `k` of stream `stream` holds: a slot read twice, torn or out of order shows.
-inline char pattern(uint64_t stream, uint64_t k, size_t i) { return static_cast<char>(stream * 101 + k * 37 + i * 7 + (i >> 8)); }
+inline char pattern(uint64_t stream, uint64_t k, size_t i) {
+  return static_cast<char>(stream * 101 + k * 37 + i * 7 + (i >> 8));
+}
 inline void fill(char* to, size_t bytes, uint64_t stream, uint64_t k) {
   for (size_t i = 0; i < bytes; ++i) to[i] = pattern(stream, k, i);
 }

@@ -1,4 +1,5 @@
-// Ranks as threads of this process: an Engine each, groups over real segments and sockets, programs put together by hand.
+// Ranks as threads of this process: an Engine each, groups over real segments and sockets, programs put together by
+// hand.
 //
 // A process maps a segment once (connections/segment.h), so ThreadSanitizer sees all ranks in one address space.
 #pragma once
@@ -30,7 +31,9 @@ struct ClusterOptions {
 inline std::array<std::vector<Rule>, kCollectives> test_rules(int channels) {
   std::array<std::vector<Rule>, kCollectives> rules;
   const auto of = [&rules](Collective c) -> std::vector<Rule>& { return rules[static_cast<int>(c)]; };
-  of(Collective::all_reduce) = {{1 << 10, "one_shot", 4096, 1, "test"}, {32 << 10, "ring", 4096, 1, "test"}, {UINT64_MAX, "lagging_ring", 8192, channels, "test"}};
+  of(Collective::all_reduce) = {{1 << 10, "one_shot", 4096, 1, "test"},
+                                {32 << 10, "ring", 4096, 1, "test"},
+                                {UINT64_MAX, "lagging_ring", 8192, channels, "test"}};
   of(Collective::barrier) = {{UINT64_MAX, "one_shot", 4096, 1, "test"}};
   of(Collective::all_gather) = {{UINT64_MAX, "direct", 4096, 1, "test"}};
   of(Collective::all_to_all) = {{UINT64_MAX, "pairwise", 4096, 1, "test"}};
@@ -38,7 +41,8 @@ inline std::array<std::vector<Rule>, kCollectives> test_rules(int channels) {
   return rules;
 }
 
-inline std::vector<int32_t> test_program(int ranks, int rank, Collective c, const std::string& schedule, int root, std::string& error) {
+inline std::vector<int32_t> test_program(int ranks, int rank, Collective c, const std::string& schedule, int root,
+                                         std::string& error) {
   if (schedule == "one_shot") return one_shot(ranks, rank);
   if (schedule == "ring" || schedule == "lagging_ring") return ring(ranks, rank, schedule == "ring" ? 0 : 1);
   if (c == Collective::all_gather) return all_gather(ranks, rank);
@@ -92,7 +96,9 @@ class Cluster {
       spec.name = name;
       spec.caller = {options_.spin_ns, 10};
       spec.rules = test_rules(options_.channels);
-      spec.build = [ranks = options_.ranks, r](Collective c, const std::string& s, int root, std::string& e) { return test_program(ranks, r, c, s, root, e); };
+      spec.build = [ranks = options_.ranks, r](Collective c, const std::string& s, int root, std::string& e) {
+        return test_program(ranks, r, c, s, root, e);
+      };
       group[r].comm = group[r].seed->connect(std::move(spec), cards, now_ns() + 30 * kSecond, error);
       if (!group[r].comm) fail("connect", r, error.text);
     });
@@ -112,11 +118,13 @@ class Cluster {
   std::vector<std::unique_ptr<std::vector<Group>>> groups_;
 };
 
-// ---------------------------------------------------------------------------------------------------------------- calls
+// ---- calls
 
 using Values = std::vector<int64_t>;
 inline Chunk chunk(Values& v) { return {reinterpret_cast<char*>(v.data()), v.size()}; }
-inline int64_t value(int rank, uint64_t call, size_t i) { return static_cast<int64_t>((static_cast<uint64_t>(rank) + 1) * 1000 + call * 17 + i); }
+inline int64_t value(int rank, uint64_t call, size_t i) {
+  return static_cast<int64_t>((static_cast<uint64_t>(rank) + 1) * 1000 + call * 17 + i);
+}
 inline Values values(int rank, uint64_t call, size_t count) {
   Values v(count);
   for (size_t i = 0; i < count; ++i) v[i] = value(rank, call, i);
@@ -150,7 +158,8 @@ inline Pending launch(Communicator& comm, Call call, Pending p) {
 }
 
 // In place. `number` makes the values of calls differ.
-inline Pending all_reduce(Communicator& comm, uint64_t number, size_t count, bool caller_waits, int64_t deadline_ns = 0) {
+inline Pending all_reduce(Communicator& comm, uint64_t number, size_t count, bool caller_waits,
+                          int64_t deadline_ns = 0) {
   const int n = comm.spec().ranks;
   Pending p;
   p.buffers = std::make_shared<std::vector<Values>>(1, values(comm.spec().rank, number, count));

@@ -147,11 +147,14 @@ void independent(const Kind& kind) {
   passes(a.sender(ConnectionKind::pair, 1, 1), {b.receiver(ConnectionKind::pair, 1, 0)}, 2);
   passes(a.sender(ConnectionKind::pair, 0, 2), {c.receiver(ConnectionKind::pair, 0, 0)}, 3);
   passes(b.sender(ConnectionKind::pair, 0, 0), {a.receiver(ConnectionKind::pair, 0, 1)}, 4);
-  passes(a.sender(ConnectionKind::fan_out, 0, -1), {b.receiver(ConnectionKind::fan_out, 0, 0), c.receiver(ConnectionKind::fan_out, 0, 0)}, 5);
-  passes(a.sender(ConnectionKind::fan_out, 1, -1), {b.receiver(ConnectionKind::fan_out, 1, 0), c.receiver(ConnectionKind::fan_out, 1, 0)}, 6);
+  passes(a.sender(ConnectionKind::fan_out, 0, -1),
+         {b.receiver(ConnectionKind::fan_out, 0, 0), c.receiver(ConnectionKind::fan_out, 0, 0)}, 5);
+  passes(a.sender(ConnectionKind::fan_out, 1, -1),
+         {b.receiver(ConnectionKind::fan_out, 1, 0), c.receiver(ConnectionKind::fan_out, 1, 0)}, 6);
   passes(a.message_sender(1), {b.message_receiver(0)}, 7);
   passes(b.message_sender(0), {a.message_receiver(1)}, 8);
-  for (uint64_t k = 0; k < stuck; ++k) take(*b.receiver(ConnectionKind::pair, 0, 0), 200, 1, k);  // nothing of it was lost
+  for (uint64_t k = 0; k < stuck; ++k)
+    take(*b.receiver(ConnectionKind::pair, 0, 0), 200, 1, k);  // nothing of it was lost
 }
 
 size_t size_of(uint64_t k) {
@@ -187,7 +190,8 @@ void streams(const Kind& kind) {
   Connections &a = world->rank(0), &b = world->rank(1), &c = world->rank(2);
   run(a.sender(ConnectionKind::pair, 0, 1), {b.receiver(ConnectionKind::pair, 0, 0)}, 1);
   run(b.sender(ConnectionKind::pair, 0, 0), {a.receiver(ConnectionKind::pair, 0, 1)}, 2);
-  run(c.sender(ConnectionKind::fan_out, 0, -1), {a.receiver(ConnectionKind::fan_out, 0, 2), b.receiver(ConnectionKind::fan_out, 0, 2)}, 3);
+  run(c.sender(ConnectionKind::fan_out, 0, -1),
+      {a.receiver(ConnectionKind::fan_out, 0, 2), b.receiver(ConnectionKind::fan_out, 0, 2)}, 3);
   run(a.message_sender(2), {c.message_receiver(0)}, 4);
   for (std::thread& t : threads) t.join();
 }
@@ -195,7 +199,8 @@ void streams(const Kind& kind) {
 // Slots cost memory; where there is none the connection is broken for good and names the key that limits it.
 void no_memory(const Kind& kind) {
   auto world = kind.make({2, 1, 4, 1 << 20, 1 << 20, 1 << 20, 64 << 10});
-  for (Sender* to : {world->rank(0).sender(ConnectionKind::pair, 0, 1), world->rank(0).sender(ConnectionKind::fan_out, 0, -1), world->rank(0).message_sender(1)}) {
+  for (Sender* to : {world->rank(0).sender(ConnectionKind::pair, 0, 1),
+                     world->rank(0).sender(ConnectionKind::fan_out, 0, -1), world->rank(0).message_sender(1)}) {
     CHECK(to->reserve(8) != nullptr);  // needs no slot
     CHECK(to->error() == nullptr);
     CHECK(to->reserve(1 << 20) == nullptr);
@@ -210,8 +215,14 @@ void no_memory(const Kind& kind) {
 void contract(const Kind& kind) {
   std::printf(" kind %s\n", kind.name);
   const std::pair<const char*, void (*)(const Kind&)> promises[] = {
-      {"one object per end", made_once}, {"reserve, publish, peek, release", reserve_twice}, {"sizes", sizes}, {"full, flushed, free", full}, {"fan-out", fan_out},
-      {"independent of each other", independent}, {"streams on threads", streams}, {"out of memory", no_memory},
+      {"one object per end", made_once},
+      {"reserve, publish, peek, release", reserve_twice},
+      {"sizes", sizes},
+      {"full, flushed, free", full},
+      {"fan-out", fan_out},
+      {"independent of each other", independent},
+      {"streams on threads", streams},
+      {"out of memory", no_memory},
   };
   for (const auto& [name, promise] : promises) {
     section(name);

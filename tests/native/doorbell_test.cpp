@@ -1,4 +1,5 @@
-// Sleeping and waking between threads: no wake-up is lost. A thread that misses one sleeps for kTooLong, which nothing else explains.
+// Sleeping and waking between threads: no wake-up is lost. A thread that misses one sleeps for kTooLong, which nothing
+// else explains.
 #include "core/doorbell.h"
 
 #include <sched.h>
@@ -51,8 +52,8 @@ void ping_pong(int rounds) {
   other.join();
 }
 
-// Several sleepers of one process share the flag: who clears it has to wake them all. `rings_own`: a sleeper that found its message rings
-// for the others, as a caller does that leaves.
+// Several sleepers of one process share the flag: who clears it has to wake them all. `rings_own`: a sleeper that found
+// its message rings for the others, as a caller does that leaves.
 void sleepers(int count, int rounds) {
   Doorbell bell = {};
   std::vector<std::atomic<int>> inbox(count);

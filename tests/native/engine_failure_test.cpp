@@ -12,7 +12,8 @@ using namespace ringcomm::test;
 namespace {
 
 // Rank 0 waits in a call, by itself and by callback; `breaks` is what the others do meanwhile. Gives rank 0's error.
-Error broken_by(Cluster& cluster, const std::string& name, int64_t deadline_ns, const std::function<void(Communicator&)>& breaks) {
+Error broken_by(Cluster& cluster, const std::string& name, int64_t deadline_ns,
+                const std::function<void(Communicator&)>& breaks) {
   std::vector<Group>& group = cluster.make_group(name);
   Error seen;
   std::atomic<bool> started{false};
@@ -146,7 +147,8 @@ void abort_in_full_flight(int rounds) {
       threads.emplace_back([comm, r, &running] {
         ++running;
         for (uint64_t k = 0;; ++k) {
-          auto out = std::make_shared<std::vector<char>>(k % 5 == 0 ? 30'000 : 10), in = std::make_shared<std::vector<char>>(out->size());
+          auto out = std::make_shared<std::vector<char>>(k % 5 == 0 ? 30'000 : 10),
+               in = std::make_shared<std::vector<char>>(out->size());
           RequestPtr send = comm->send(out->data(), out->size(), 1 - r, 1, kNoDeadline, out);
           RequestPtr recv = comm->recv(in->data(), in->size(), k % 3 == 0 ? kAnySource : 1 - r, 1, kNoDeadline, in);
           CHECK(comm->wait(*recv, INT64_MAX, nullptr));

@@ -1,4 +1,5 @@
-// The engine with ranks as threads: thousands of calls of all sizes, waited for in every way, from many threads, over several groups.
+// The engine with ranks as threads: thousands of calls of all sizes, waited for in every way, from many threads, over
+// several groups.
 #include <array>
 #include <deque>
 
@@ -201,7 +202,8 @@ void many_threads(Cluster& cluster, int groups, int calls) {
           finish(*comm, p);
         }
       });
-      for (int tag : {1, 2}) threads.emplace_back([=] { exchange(*comm, tag + 10 * g, static_cast<uint64_t>(calls) / 8); });
+      for (int tag : {1, 2})
+        threads.emplace_back([=] { exchange(*comm, tag + 10 * g, static_cast<uint64_t>(calls) / 8); });
     }
   for (std::thread& t : threads) t.join();
 }
@@ -244,7 +246,8 @@ void groups_come_and_go(Cluster& cluster, int times) {
 }
 
 void run(const ClusterOptions& options, int calls) {
-  std::printf(" %d ranks, %d workers, spin %lld ns\n", options.ranks, options.workers, static_cast<long long>(options.spin_ns));
+  std::printf(" %d ranks, %d workers, spin %lld ns\n", options.ranks, options.workers,
+              static_cast<long long>(options.spin_ns));
   Cluster cluster(options);
   section("synchronous");
   synchronous(cluster, calls);

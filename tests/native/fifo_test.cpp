@@ -18,7 +18,11 @@ namespace {
 // FIFO memory that stands at `position`, as after that many messages.
 class Memory {
  public:
-  Memory(FifoShape shape, uint32_t position) : shape_(shape), position_(position), header_(allocate(shape.header_bytes())), payload_(allocate(shape.payload_bytes())) {
+  Memory(FifoShape shape, uint32_t position)
+      : shape_(shape),
+        position_(position),
+        header_(allocate(shape.header_bytes())),
+        payload_(allocate(shape.payload_bytes())) {
     auto* tails = reinterpret_cast<Tail*>(header_.get());
     auto* lines = reinterpret_cast<Line*>(header_.get() + shape.readers * kCacheLine);
     for (uint32_t r = 0; r < shape.readers; ++r) tails[r].position = position;

@@ -1,4 +1,5 @@
-// The interpreter over connections inside this process: right results for all sizes, resumable at every step, other calls' slots refused.
+// The interpreter over connections inside this process: right results for all sizes, resumable at every step, other
+// calls' slots refused.
 #include "core/interpreter.h"
 
 #include <functional>
@@ -19,7 +20,9 @@ using Make = std::function<Packed(int ranks, int rank)>;
 using Values = std::vector<int64_t>;
 
 // Element i of chunk `chunk` on `rank`.
-int64_t value(int rank, int chunk, size_t i) { return int64_t{1000003} * rank + 7919 * chunk + static_cast<int64_t>(i * i); }
+int64_t value(int rank, int chunk, size_t i) {
+  return int64_t{1000003} * rank + 7919 * chunk + static_cast<int64_t>(i * i);
+}
 
 // One rank's end of a group: the program with its connections.
 class Rank {
@@ -33,7 +36,8 @@ class Rank {
   }
   const Program& program() const { return program_; }
 
-  std::unique_ptr<Interpreter> start(std::vector<Chunk> in, std::vector<Chunk> out, uint32_t tag, bool sized_tags = false) {
+  std::unique_ptr<Interpreter> start(std::vector<Chunk> in, std::vector<Chunk> out, uint32_t tag,
+                                     bool sized_tags = false) {
     Run run;
     run.program = &program_;
     run.in = std::move(in), run.out = std::move(out);
@@ -143,10 +147,13 @@ Job uneven_all_gather() {
 
 // From rank s to rank d go (s * 50 + d * 3) * size elements: some pairs nothing.
 Job uneven_all_to_all() {
-  const auto length = [](size_t size, int from, int to) { return (static_cast<size_t>(from) * 50 + static_cast<size_t>(to) * 3) * size; };
+  const auto length = [](size_t size, int from, int to) {
+    return (static_cast<size_t>(from) * 50 + static_cast<size_t>(to) * 3) * size;
+  };
   return {all_to_all,
           [=](const Program& p, int rank, size_t size) {
-            return buffers(p, rank, [=](int c) { return length(size, rank, c); }, [=](int c) { return length(size, c, rank); });
+            return buffers(
+                p, rank, [=](int c) { return length(size, rank, c); }, [=](int c) { return length(size, c, rank); });
           },
           [](const Program& p, int rank, size_t, const Buffers& b) {
             for (int c = 0; c < p.nchunks_out; ++c)
@@ -170,7 +177,8 @@ const std::vector<size_t> kSizes = {0, 1, 7, 8, 63, 64, 65, 128, 1, 500, 2, 1000
 void results() {
   for (int n = 1; n <= 4; ++n) {
     threads(all_reduce(one_shot), n, kSizes);
-    for (int lag : {0, 1}) threads(all_reduce([lag](int ranks, int rank) { return ring(ranks, rank, lag); }), n, kSizes);
+    for (int lag : {0, 1})
+      threads(all_reduce([lag](int ranks, int rank) { return ring(ranks, rank, lag); }), n, kSizes);
     threads(uneven_all_gather(), n, kSizes);
     threads(uneven_all_to_all(), n, {0, 1, 3, 10, 1, 0, 2});
     threads(broadcast_job(n - 1), n, kSizes);
@@ -198,7 +206,8 @@ void in_place() {
   }
 }
 
-// One thread drives all ranks in turn, in an order that changes: every one gets blocked, says for whom, and goes on from there.
+// One thread drives all ranks in turn, in an order that changes: every one gets blocked, says for whom, and goes on
+// from there.
 void resumes() {
   constexpr int kRanks = 4;
   const size_t size = kPiece * 23 + 5;
@@ -211,7 +220,8 @@ void resumes() {
     std::vector<Buffers> b;
     std::vector<std::unique_ptr<Interpreter>> runs;
     for (int r = 0; r < kRanks; ++r) b.push_back(job.buffers(ranks[r]->program(), r, size));
-    for (int r = 0; r < kRanks; ++r) runs.push_back(ranks[r]->start(Buffers::chunks(b[r].in), Buffers::chunks(b[r].out), round));
+    for (int r = 0; r < kRanks; ++r)
+      runs.push_back(ranks[r]->start(Buffers::chunks(b[r].in), Buffers::chunks(b[r].out), round));
     std::vector<bool> done(kRanks);
     int blocked = 0, left = kRanks;
     while (left > 0) {

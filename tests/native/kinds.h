@@ -41,7 +41,8 @@ class ShmWorld final : public World {
       bells_.push_back(std::make_unique<Doorbell>());
       peers.push_back({Segment::create(layout.bytes(), error), bells_.back().get()});
       CHECK(peers.back().segment != nullptr);
-      CHECK(peers.back().segment->commit(0, layout.header_bytes(), *budgets_.back(), "the control lines of a test", error));
+      CHECK(peers.back().segment->commit(0, layout.header_bytes(), *budgets_.back(), "the control lines of a test",
+                                         error));
     }
     for (int r = 0; r < s.ranks; ++r) connections_.push_back(make_shm_connections(layout, r, peers, *budgets_[r]));
   }
@@ -53,6 +54,7 @@ class ShmWorld final : public World {
   std::vector<std::unique_ptr<Connections>> connections_;
 };
 
-inline constexpr Kind kShm{"shm", [](const Shape& s) -> std::unique_ptr<World> { return std::make_unique<ShmWorld>(s); }};
+inline constexpr Kind kShm{"shm",
+                           [](const Shape& s) -> std::unique_ptr<World> { return std::make_unique<ShmWorld>(s); }};
 
 }  // namespace ringcomm::test

@@ -1,4 +1,5 @@
-// Point-to-point messages between ranks of this process: tags in any order, early messages, large ones, any source, and what goes wrong.
+// Point-to-point messages between ranks of this process: tags in any order, early messages, large ones, any source, and
+// what goes wrong.
 #include "engine/mailbox.h"
 
 #include <functional>
@@ -380,9 +381,18 @@ void both_ways() {
 int main() {
   start("mailbox_test", 120);
   const std::pair<const char*, void (*)()> tests[] = {
-      {"tags out of order", tags_out_of_order}, {"order within a tag", order_within_a_tag}, {"eager and announced", eager_and_announced},
-      {"to itself", to_itself}, {"any source", any_source}, {"posted order", posted_order}, {"sizes disagree", sizes_disagree},
-      {"bound of early messages", early_bound}, {"peers gone", peers_gone}, {"failure", failure}, {"random traffic", random_traffic}, {"both ways", both_ways},
+      {"tags out of order", tags_out_of_order},
+      {"order within a tag", order_within_a_tag},
+      {"eager and announced", eager_and_announced},
+      {"to itself", to_itself},
+      {"any source", any_source},
+      {"posted order", posted_order},
+      {"sizes disagree", sizes_disagree},
+      {"bound of early messages", early_bound},
+      {"peers gone", peers_gone},
+      {"failure", failure},
+      {"random traffic", random_traffic},
+      {"both ways", both_ways},
   };
   for (const auto& [name, test] : tests) {
     section(name);

@@ -76,7 +76,24 @@ void refuse(const Packed& good, const std::vector<Wrong>& cases) {
 }
 
 // Words of the header, by place.
-enum Header { kMagic, kVersion, kCollective, kNranks, kRank, kRoot, kChunksIn, kChunksOut, kSteps, kRefs, kSenders, kReceivers, kMaxLag, kSlots, kReserved0, kReserved1 };
+enum Header {
+  kMagic,
+  kVersion,
+  kCollective,
+  kNranks,
+  kRank,
+  kRoot,
+  kChunksIn,
+  kChunksOut,
+  kSteps,
+  kRefs,
+  kSenders,
+  kReceivers,
+  kMaxLag,
+  kSlots,
+  kReserved0,
+  kReserved1
+};
 
 void wrong_headers() {
   refuse(ring(3, 1, 1), {
@@ -110,28 +127,29 @@ size_t step_word(int step, int word) { return 16 + 8 * static_cast<size_t>(step)
 enum StepWord { kOpcode, kFlags, kLag, kChunk, kDst, kFirstRef, kNsources, kNsenders };
 
 void wrong_steps() {
-  refuse(ring(3, 1, 1), {
-                            {"opcode", step_word(0, kOpcode), 7, "opcode of step 0"},
-                            {"opcode", step_word(5, kOpcode), -1, "opcode of step 5"},
-                            {"flags", step_word(2, kFlags), 2, "flags of step 2"},
-                            {"finish on a send", step_word(0, kFlags), 1, "flags of step 0"},
-                            {"lag", step_word(3, kLag), 2, "lag of step 3"},
-                            {"lag", step_word(3, kLag), -1, "lag of step 3"},
-                            {"chunk", step_word(1, kChunk), in(3), "governing chunk of step 1"},
-                            {"chunk", step_word(1, kChunk), kNoRef, "governing chunk of step 1"},
-                            {"chunk", step_word(1, kChunk), ref(RefKind::receiver, 0), "governing chunk of step 1"},
-                            {"dst of a send", step_word(0, kDst), out(0), "destination of step 0"},
-                            {"no dst of a receive", step_word(5, kDst), kNoRef, "destination of step 5"},
-                            {"dst is an input", step_word(5, kDst), in(0), "destination of step 5"},
-                            {"dst out of range", step_word(5, kDst), out(3), "destination of step 5"},
-                            {"first ref", step_word(1, kFirstRef), 1, "first ref of step 1"},
-                            {"first ref", step_word(1, kFirstRef), -1, "first ref of step 1"},
-                            {"sources", step_word(0, kNsources), -1, "of step 0"},
-                            {"sources", step_word(5, kNsources), 100, "of step 5"},
-                            {"no sender", step_word(5, kOpcode), static_cast<int32_t>(Opcode::forward), "senders of step 5"},
-                            {"one source", step_word(5, kOpcode), static_cast<int32_t>(Opcode::reduce), "sources of step 5"},
-                            {"a copy from a receiver", step_word(5, kOpcode), static_cast<int32_t>(Opcode::copy), "source of step 5"},
-                        });
+  refuse(ring(3, 1, 1),
+         {
+             {"opcode", step_word(0, kOpcode), 7, "opcode of step 0"},
+             {"opcode", step_word(5, kOpcode), -1, "opcode of step 5"},
+             {"flags", step_word(2, kFlags), 2, "flags of step 2"},
+             {"finish on a send", step_word(0, kFlags), 1, "flags of step 0"},
+             {"lag", step_word(3, kLag), 2, "lag of step 3"},
+             {"lag", step_word(3, kLag), -1, "lag of step 3"},
+             {"chunk", step_word(1, kChunk), in(3), "governing chunk of step 1"},
+             {"chunk", step_word(1, kChunk), kNoRef, "governing chunk of step 1"},
+             {"chunk", step_word(1, kChunk), ref(RefKind::receiver, 0), "governing chunk of step 1"},
+             {"dst of a send", step_word(0, kDst), out(0), "destination of step 0"},
+             {"no dst of a receive", step_word(5, kDst), kNoRef, "destination of step 5"},
+             {"dst is an input", step_word(5, kDst), in(0), "destination of step 5"},
+             {"dst out of range", step_word(5, kDst), out(3), "destination of step 5"},
+             {"first ref", step_word(1, kFirstRef), 1, "first ref of step 1"},
+             {"first ref", step_word(1, kFirstRef), -1, "first ref of step 1"},
+             {"sources", step_word(0, kNsources), -1, "of step 0"},
+             {"sources", step_word(5, kNsources), 100, "of step 5"},
+             {"no sender", step_word(5, kOpcode), static_cast<int32_t>(Opcode::forward), "senders of step 5"},
+             {"one source", step_word(5, kOpcode), static_cast<int32_t>(Opcode::reduce), "sources of step 5"},
+             {"a copy from a receiver", step_word(5, kOpcode), static_cast<int32_t>(Opcode::copy), "source of step 5"},
+         });
 }
 
 void wrong_refs() {
@@ -164,7 +182,8 @@ void wrong_connections() {
 // No cut of a good table is taken, none reads past its end (AddressSanitizer watches).
 void cut_tables() {
   const Packed good = one_shot(4, 2);
-  for (size_t words = 0; words < good.size(); ++words) CHECK(!load(Packed(good.begin(), good.begin() + static_cast<ptrdiff_t>(words))).empty());
+  for (size_t words = 0; words < good.size(); ++words)
+    CHECK(!load(Packed(good.begin(), good.begin() + static_cast<ptrdiff_t>(words))).empty());
 }
 
 // Whatever the words are: an answer, never a crash.
@@ -174,7 +193,14 @@ void noise() {
   for (int k = 0; k < 20'000; ++k) {
     Packed table = ring(2 + k % 3, 1, k % 2);
     for (size_t changes = 1 + random.below(3); changes > 0; --changes) {
-      const int32_t values[] = {-1, 0, 1, 2, INT32_MAX, INT32_MIN, static_cast<int32_t>(random.next()), static_cast<int32_t>(random.below(64))};
+      const int32_t values[] = {-1,
+                                0,
+                                1,
+                                2,
+                                INT32_MAX,
+                                INT32_MIN,
+                                static_cast<int32_t>(random.next()),
+                                static_cast<int32_t>(random.below(64))};
       table[random.below(table.size())] = values[random.below(8)];
     }
     refused += !load(table).empty();

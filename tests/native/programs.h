@@ -1,4 +1,5 @@
-// Programs put together by hand for the native tests: the packed tables of docs/program.md. The schedules that users run are Python's.
+// Programs put together by hand for the native tests: the packed tables of docs/program.md. The schedules that users
+// run are Python's.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,8 @@ inline int32_t out(int i) { return ref(RefKind::out, i); }
 // One rank's table, step by step.
 class Table {
  public:
-  Table(Collective collective, int ranks, int rank, int chunks_in, int chunks_out, int root = -1) : rank_(rank), ranks_(ranks) {
+  Table(Collective collective, int ranks, int rank, int chunks_in, int chunks_out, int root = -1)
+      : rank_(rank), ranks_(ranks) {
     header_.magic = kProgramMagic;
     header_.version = kProgramVersion;
     header_.collective = static_cast<int32_t>(collective);
@@ -27,12 +29,16 @@ class Table {
 
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
-  int at(int distance) const { return ((rank_ + distance) % ranks_ + ranks_) % ranks_; }  // the rank, or its chunk, so far along the ring
+  int at(int distance) const {
+    return ((rank_ + distance) % ranks_ + ranks_) % ranks_;
+  }  // the rank, or its chunk, so far along the ring
 
   int32_t pair_to(int peer) { return ref(RefKind::sender, connection(senders_, ConnectionKind::pair, peer)); }
   int32_t pair_from(int peer) { return ref(RefKind::receiver, connection(receivers_, ConnectionKind::pair, peer)); }
   int32_t fan_out() { return ref(RefKind::sender, connection(senders_, ConnectionKind::fan_out, -1)); }
-  int32_t fan_out_from(int peer) { return ref(RefKind::receiver, connection(receivers_, ConnectionKind::fan_out, peer)); }
+  int32_t fan_out_from(int peer) {
+    return ref(RefKind::receiver, connection(receivers_, ConnectionKind::fan_out, peer));
+  }
 
   struct More {
     int32_t dst = kNoRef;
@@ -40,8 +46,9 @@ class Table {
     bool finish = false;
   };
   Table& step(Opcode opcode, int32_t chunk, std::vector<int32_t> sources, std::vector<int32_t> senders, More more) {
-    steps_.push_back({static_cast<int32_t>(opcode), more.finish ? kFlagFinish : 0, more.lag, chunk, more.dst, static_cast<int32_t>(refs_.size()),
-                      static_cast<int32_t>(sources.size()), static_cast<int32_t>(senders.size())});
+    steps_.push_back({static_cast<int32_t>(opcode), more.finish ? kFlagFinish : 0, more.lag, chunk, more.dst,
+                      static_cast<int32_t>(refs_.size()), static_cast<int32_t>(sources.size()),
+                      static_cast<int32_t>(senders.size())});
     refs_.insert(refs_.end(), sources.begin(), sources.end());
     refs_.insert(refs_.end(), senders.begin(), senders.end());
     header_.max_lag = std::max(header_.max_lag, more.lag);
@@ -50,8 +57,12 @@ class Table {
   Table& copy(int32_t from, int32_t to) { return step(Opcode::copy, to, {from}, {}, {to}); }
   Table& send(int32_t from, int32_t to, int lag = 0) { return step(Opcode::send, from, {from}, {to}, {kNoRef, lag}); }
   Table& receive(int32_t from, int32_t to, int lag = 0) { return step(Opcode::receive, to, {from}, {}, {to, lag}); }
-  Table& forward(int32_t from, int32_t dst, int32_t to, int lag = 0) { return step(Opcode::forward, dst, {from}, {to}, {dst, lag}); }
-  Table& reduce(std::vector<int32_t> sources, int32_t dst) { return step(Opcode::reduce, dst, std::move(sources), {}, {dst, 0, true}); }
+  Table& forward(int32_t from, int32_t dst, int32_t to, int lag = 0) {
+    return step(Opcode::forward, dst, {from}, {to}, {dst, lag});
+  }
+  Table& reduce(std::vector<int32_t> sources, int32_t dst) {
+    return step(Opcode::reduce, dst, std::move(sources), {}, {dst, 0, true});
+  }
 
   std::vector<int32_t> pack() const {
     ProgramHeader h = header_;
