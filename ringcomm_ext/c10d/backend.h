@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -14,13 +15,14 @@ namespace ringcomm {
 // One c10d call on its way: calls for the engine, and what must outlive or follow them.
 struct Launch {
   c10d::OpType type;
-  const char* title;  // "ringcomm:all_reduce", as torch's profiler expects
+  const char* title;                        // "ringcomm:all_reduce", as torch's profiler expects
   std::vector<at::Tensor> inputs, outputs;  // as the caller gave them: for the profiler, for result()
   std::chrono::milliseconds timeout;
   bool async = true;
   std::vector<Call> calls;
   std::vector<at::Tensor> keep;  // memory the engine reads or writes
   Outputs staged;
+  std::function<void()> finish;  // after success, on whatever thread first learns of it
 };
 
 class Backend final : public c10d::Backend {
@@ -31,26 +33,41 @@ class Backend final : public c10d::Backend {
   const std::string getBackendName() const override { return "ringcomm"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
 
-  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(std::vector<at::Tensor>& tensors,
+                                                     const c10d::AllreduceCoalescedOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
+                                                     std::vector<at::Tensor>& inputs,
                                                      const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(std::vector<at::Tensor>& outputs,
+                                                                 std::vector<at::Tensor>& inputs,
                                                                  const c10d::AllgatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs, const c10d::GatherOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs, const c10d::ScatterOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs, std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs, std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
                                                 const c10d::ReduceScatterOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                      const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(std::vector<at::Tensor>& outputs,
+                                                                 std::vector<at::Tensor>& inputs,
                                                                  const c10d::ReduceScatterOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_splits, std::vector<int64_t>& input_splits,
                                                const c10d::AllToAllOptions& opts) override;
-  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs, const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& opts) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int dst, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int src, int tag) override;
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
@@ -66,15 +83,19 @@ class Backend final : public c10d::Backend {
  private:
   Communicator& group() const;
   int64_t deadline(std::chrono::milliseconds timeout) const;
-  Launch prepare(c10d::OpType type, const char* title, std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, std::chrono::milliseconds timeout, bool async) const;
+  Launch prepare(c10d::OpType type, const char* title, std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
+                 std::chrono::milliseconds timeout, bool async) const;
   c10::intrusive_ptr<c10d::Work> go(Launch&& launch);
   c10::intrusive_ptr<c10d::Work> message(std::vector<at::Tensor>& tensors, int peer, int tag, bool sends);
   void check_root(int64_t root, const char* what) const;
 
+  // Blocks until all ranks have said how many elements they bring; the rest is as asynchronous as any call.
+  c10::intrusive_ptr<c10d::Work> sparse_all_reduce(const at::Tensor& tensor, const c10d::AllreduceOptions& opts);
   void add_all_reduce(Launch& l, const at::Tensor& tensor, const c10d::ReduceOp& op) const;
   void add_all_gather(Launch& l, const std::vector<at::Tensor>& outputs, const at::Tensor& input) const;
   void add_all_gather(Launch& l, const at::Tensor& output, const at::Tensor& input) const;
-  void add_reduce_scatter(Launch& l, const at::Tensor& output, const std::vector<at::Tensor>& inputs, const c10d::ReduceOp& op) const;
+  void add_reduce_scatter(Launch& l, const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+                          const c10d::ReduceOp& op) const;
   void add_reduce_scatter(Launch& l, const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op) const;
 
   std::unique_ptr<GroupSeed> seed_;

@@ -72,9 +72,12 @@ ReduceOp reduce_op_of(const c10d::ReduceOp& op, const at::Tensor& tensor, const 
   const ReduceOp plain = plain_op(op, what);
   const DType dtype = dtype_of(tensor.scalar_type());
   const bool premul = op.op_ == c10d::ReduceOp::PREMUL_SUM;
-  TORCH_CHECK_VALUE(!premul || at::isFloatingType(tensor.scalar_type()), "ringcomm: ", what, ": PREMUL_SUM is for floating point tensors, not ", tensor.scalar_type());
-  TORCH_CHECK_VALUE(dtype != DType::other && reduce_function(dtype, plain) != nullptr, "ringcomm: ", what, ": reduce op ", name(plain), " is not defined for ",
-                    tensor.scalar_type(), " (floats: sum avg product min max; integers: those and band bor bxor; bool: sum product min max band bor bxor)");
+  TORCH_CHECK_VALUE(!premul || at::isFloatingType(tensor.scalar_type()), "ringcomm: ", what,
+                    ": PREMUL_SUM is for floating point tensors, not ", tensor.scalar_type());
+  TORCH_CHECK_VALUE(
+      dtype != DType::other && reduce_function(dtype, plain) != nullptr, "ringcomm: ", what, ": reduce op ",
+      name(plain), " is not defined for ", tensor.scalar_type(),
+      " (floats: sum avg product min max; integers: those and band bor bxor; bool: sum product min max band bor bxor)");
   return plain;
 }
 
@@ -83,19 +86,23 @@ at::Tensor premultiply(const c10d::ReduceOp& op, const at::Tensor& input) {
   const auto* supplement = dynamic_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK_VALUE(supplement != nullptr, "ringcomm: PREMUL_SUM without its factor");
   const at::AutoDispatchBelowADInplaceOrView below;
-  if (supplement->tensor_factor.defined()) return input.mul(supplement->tensor_factor.to(input.device(), input.scalar_type()));
+  if (supplement->tensor_factor.defined())
+    return input.mul(supplement->tensor_factor.to(input.device(), input.scalar_type()));
   return input.mul(supplement->double_factor);
 }
 
 void check_tensor(const at::Tensor& tensor, const char* what, const char* argument) {
   TORCH_CHECK_VALUE(tensor.defined(), "ringcomm: ", what, ": ", argument, " is undefined");
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ringcomm: ", what, ": ", argument, " is on ", tensor.device(), "; this build handles CPU tensors");
-  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ringcomm: ", what, ": ", argument, " has layout ", tensor.layout(), "; only strided (dense) tensors are handled");
+  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ringcomm: ", what, ": ", argument, " is on ", tensor.device(),
+                    "; this build handles CPU tensors");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ringcomm: ", what, ": ", argument, " has layout ",
+                    tensor.layout(), "; only strided (dense) tensors are handled");
 }
 
 void check_same_type(const at::Tensor& tensor, const at::Tensor& reference, const char* what, const char* argument) {
   check_tensor(tensor, what, argument);
-  TORCH_CHECK_VALUE(tensor.scalar_type() == reference.scalar_type(), "ringcomm: ", what, ": ", argument, " is ", tensor.scalar_type(), " where ", reference.scalar_type(),
+  TORCH_CHECK_VALUE(tensor.scalar_type() == reference.scalar_type(), "ringcomm: ", what, ": ", argument, " is ",
+                    tensor.scalar_type(), " where ", reference.scalar_type(),
                     " is expected: all tensors of one call have one dtype");
 }
 
@@ -107,12 +114,16 @@ at::Tensor flat_input(const at::Tensor& tensor) {
   return tensor.resolve_conj().resolve_neg().contiguous();
 }
 
-Chunk chunk_of(const at::Tensor& flat) { return {static_cast<char*>(flat.data_ptr()), static_cast<size_t>(flat.numel())}; }
+Chunk chunk_of(const at::Tensor& flat) {
+  return {static_cast<char*>(flat.data_ptr()), static_cast<size_t>(flat.numel())};
+}
 
 at::Tensor Outputs::flat(const at::Tensor& tensor, bool keep_values, const char* what) {
   if (is_flat(tensor)) return tensor;
-  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ringcomm: ", what, ": an output of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
-                    " has elements that share memory (an expanded tensor); what a call writes must be memory of its own: clone() it first");
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ringcomm: ", what,
+                    ": an output of sizes ", tensor.sizes(), " and strides ", tensor.strides(),
+                    " has elements that share memory (an expanded tensor); what a call writes must be memory of its "
+                    "own: clone() it first");
   const at::AutoDispatchBelowADInplaceOrView below;
   at::Tensor stand_in = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   if (keep_values) stand_in.copy_(tensor);

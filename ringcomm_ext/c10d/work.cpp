@@ -125,18 +125,21 @@ std::exception_ptr RingWork::exception() const {
 }
 
 int RingWork::sourceRank() const {
-  TORCH_CHECK(opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE, "ringcomm: sourceRank() is for receives");
+  TORCH_CHECK(opType_ == c10d::OpType::RECV || opType_ == c10d::OpType::RECVANYSOURCE,
+              "ringcomm: sourceRank() is for receives");
   return requests_.empty() ? -1 : requests_[0]->source;
 }
 
 void RingWork::wait_for(Request& request, int64_t until_ns) {
-  TORCH_CHECK(!forked(), "ringcomm: this call of group '", group_->spec().name, "' belongs to the process that made it; this is a child forked since");
+  TORCH_CHECK(!forked(), "ringcomm: this call of group '", group_->spec().name,
+              "' belongs to the process that made it; this is a child forked since");
   std::exception_ptr raised;
   if (group_->wait(request, until_ns, [&raised] { return signals_raise(raised); })) return;
   if (raised) std::rethrow_exception(raised);
   const std::string who = group_->who_is_missing(request);
-  TORCH_CHECK_WITH(DistBackendError, false, "ringcomm: Timed out after ", (now_ns() - request.started_ns) / 1000000, " ms in Work.wait(timeout) for ", name(request.call.collective),
-                   " of group '", group_->spec().name, "' (the call itself goes on): ", who);
+  TORCH_CHECK_WITH(DistBackendError, false, "ringcomm: Timed out after ", (now_ns() - request.started_ns) / 1000000,
+                   " ms in Work.wait(timeout) for ", name(request.call.collective), " of group '", group_->spec().name,
+                   "' (the call itself goes on): ", who);
 }
 
 bool RingWork::wait(std::chrono::milliseconds timeout) {

@@ -12,7 +12,8 @@ namespace ringcomm {
 
 class RingWork final : public c10d::Work {
  public:
-  RingWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, CommunicatorPtr group, std::vector<at::Tensor> outputs)
+  RingWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, CommunicatorPtr group,
+           std::vector<at::Tensor> outputs)
       : Work(rank, type, title, inputs), group_(std::move(group)), outputs_(std::move(outputs)) {}
 
   // `finalize` (may be empty) runs once, after success, before anyone sees the Work complete.
