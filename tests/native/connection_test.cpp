@@ -201,9 +201,10 @@ void no_memory(const Kind& kind) {
   auto world = kind.make({2, 1, 4, 1 << 20, 1 << 20, 1 << 20, 64 << 10});
   for (Sender* to : {world->rank(0).sender(ConnectionKind::pair, 0, 1),
                      world->rank(0).sender(ConnectionKind::fan_out, 0, -1), world->rank(0).message_sender(1)}) {
-    CHECK(to->reserve(8) != nullptr);  // needs no slot
+    CHECK(to->reserve(8) != nullptr);  // up to 56 bytes need no slot
+    CHECK(to->reserve(56) != nullptr);
     CHECK(to->error() == nullptr);
-    CHECK(to->reserve(1 << 20) == nullptr);
+    CHECK(to->reserve(57) == nullptr);
     CHECK(to->error() != nullptr);
     CHECK(to->error()->cause == Cause::no_memory);
     CHECK_CONTAINS(to->error()->text, "memory.limit");
