@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "connections/slot_copy.h"
+
 namespace ringcomm {
 namespace {
 
@@ -30,6 +32,7 @@ class ShmSender final : public Sender {
     fifo_.publish(tag);
     for (const Reader& r : readers_) r.doorbell->ring();
   }
+  void fill(char* place, const void* data, size_t bytes) override { copy_(place, data, bytes); }
   size_t capacity() const override { return fifo_.shape().capacity; }
   int waits_for() const override { return readers_[fifo_.slowest_reader()].rank; }
   const Error* error() const override { return error_ ? &error_ : nullptr; }
@@ -47,6 +50,7 @@ class ShmSender final : public Sender {
   std::vector<Reader> readers_;
   MemoryBudget& budget_;
   const char* what_;
+  SlotCopy copy_;
   bool committed_ = false;
   Error error_;
 };

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "core/status.h"
 
@@ -18,6 +19,8 @@ class Sender {
   // Room for one message of `bytes` <= capacity(), or nullptr: full, still connecting, or failed (see error()).
   // Asking again without publish() in between gives the same place.
   virtual char* reserve(size_t bytes) = 0;
+  // Copies into the reserved place, the way that suits its memory. Writing there directly is allowed too.
+  virtual void fill(char* place, const void* data, size_t bytes) { std::memcpy(place, data, bytes); }
   // Hands over the message last reserved. `tag` reaches the reader with it.
   virtual void publish(uint32_t tag) = 0;
   virtual size_t capacity() const = 0;

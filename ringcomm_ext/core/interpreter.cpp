@@ -104,7 +104,7 @@ void Interpreter::reduce_step(const Step& s, const Piece& p) {
     const size_t n = std::min(block, p.count - done);
     char* const target = dst ? dst + done * run_.element : scratch;
     fn(target, source_.data(), s.nsources, n, run_.program->nranks);
-    for (int k = 0; k < s.nsenders; ++k) copy_cached(place_[k] + done * run_.element, target, n * run_.element);
+    for (int k = 0; k < s.nsenders; ++k) sender(s, k).fill(place_[k] + done * run_.element, target, n * run_.element);
     for (int k = 0; k < s.nsources; ++k) source_[k] = static_cast<const char*>(source_[k]) + n * run_.element;
   }
 }
@@ -126,7 +126,7 @@ void Interpreter::act(const Step& s, const Piece& p) {
       }
       [[fallthrough]];
     case Opcode::send:
-      for (int k = 0; k < s.nsenders; ++k) copy_cached(place_[k], source_[0], bytes);
+      for (int k = 0; k < s.nsenders; ++k) sender(s, k).fill(place_[k], source_[0], bytes);
       break;
     case Opcode::reduce:
     case Opcode::reduce_send:
@@ -136,7 +136,7 @@ void Interpreter::act(const Step& s, const Piece& p) {
       break;
   }
   const uint32_t tag = tag_for(s);
-  for (int k = 0; k < s.nsenders; ++k) run_.senders[run_.program->step_senders(s)[k].index]->publish(tag);
+  for (int k = 0; k < s.nsenders; ++k) sender(s, k).publish(tag);
   for (int k = 0; k < s.nsources; ++k)
     if (const Ref& r = run_.program->sources(s)[k]; r.kind == RefKind::receiver) {
       Receiver& from = *run_.receivers[r.index];

@@ -59,6 +59,7 @@ class Interpreter {
 
   const Chunk& chunk(const Ref& r) const { return r.kind == RefKind::in ? run_.in[r.index] : run_.out[r.index]; }
   char* at(const Ref& r, const Piece& p) const { return chunk(r).data + p.offset * run_.element; }
+  Sender& sender(const Step& s, int k) const { return *run_.senders[run_.program->step_senders(s)[k].index]; }
   bool piece_of(const Step& s, Piece& p) const;
   uint32_t tag_for(const Step& s) const;
   Ready ready(const Step& s, const Piece& p);

@@ -175,7 +175,7 @@ void Mailbox::to_self(Ended& ended, Stall& stall) {
       self.recvs.push_front(recv);
       return;
     }
-    std::memmove(recv->data, (*it)->data, recv->bytes);
+    if (recv->bytes) std::memmove(recv->data, (*it)->data, recv->bytes);
     end(recv, rank_, nullptr, ended);
     end(*it, rank_, nullptr, ended);
     it = self.sends.erase(it);
@@ -224,7 +224,7 @@ bool Mailbox::stream_out(Peer& peer, Ended& ended) {
   const size_t n = std::min(peer.out->capacity(), send.bytes - send.done);
   char* place = peer.out->reserve(n);
   if (!place) return false;
-  copy_cached(place, send.data + send.done, n);
+  peer.out->fill(place, send.data + send.done, n);
   peer.out->publish(kPayloadTag);
   send.done += n;
   if (send.done == send.bytes) {
