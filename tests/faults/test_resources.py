@@ -76,9 +76,9 @@ def beyond_the_limit(rank: int, world: int) -> str:
 
 def test_a_memory_limit_that_is_too_small_is_named_on_every_rank(tmp_path: Path) -> None:
     config = tmp_path / "small.yaml"
-    config.write_text("version: 1\nmemory: {limit: 200KiB}\n")
+    config.write_text("version: 1\nmemory: {limit: 1MiB}\n")
     texts = run_ranks(beyond_the_limit, 2, env={"RINGCOMM_CONFIG": str(config)})
-    assert texts[0] == texts[1] and "memory.limit" in texts[0] and "204800" in texts[0], texts
+    assert texts[0] == texts[1] and "memory.limit" in texts[0] and "1048576" in texts[0], texts
 
 
 def sockets() -> dict[str, str]:
