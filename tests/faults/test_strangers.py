@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -88,5 +89,6 @@ def left_alone(rank: int, world: int) -> int:
     return held
 
 
+@pytest.mark.long
 def test_a_silent_connection_is_closed_after_a_while() -> None:
     assert run_ranks(left_alone, 1) == [0]
