@@ -37,7 +37,11 @@ SWEEPS = [
     Sweep("all_reduce, 2 ranks", 2, ("--ops", "all_reduce", "--sizes", "8,1KiB,64KiB,1MiB,16MiB,128MiB")),
     Sweep("other operations, 2 ranks", 2, ("--ops", MOVES, "--sizes", "8,64KiB,1MiB,16MiB")),
     Sweep("bfloat16 all_reduce, 2 ranks", 2, ("--ops", "all_reduce", "--sizes", "1MiB,16MiB", "--dtypes", "bfloat16")),
-    Sweep("8 asynchronous all_reduces waited by futures, 2 ranks", 2, ("--ops", "all_reduce", "--sizes", "32,16MiB", "--async")),
+    Sweep(
+        "8 asynchronous all_reduces waited by futures, 2 ranks",
+        2,
+        ("--ops", "all_reduce", "--sizes", "32,16MiB", "--async"),
+    ),
     Sweep("4 ranks", 4, ("--ops", f"all_reduce,{MOVES}", "--sizes", "8,64KiB,1MiB,16MiB")),
     Sweep("8 ranks", 8, ("--ops", f"all_reduce,{MOVES}", "--sizes", "8,64KiB,1MiB,16MiB")),
 ]
@@ -46,7 +50,18 @@ SWEEPS = [
 def bench(sweep: Sweep, extra: list[str]) -> dict[str, Any]:
     """One run's JSON. Raises CalledProcessError when the bench fails, wrong values included."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        command = [sys.executable, "-m", "ringcomm", "bench", "--ranks", str(sweep.ranks), "--place", "in", "--compare", "gloo"]
+        command = [
+            sys.executable,
+            "-m",
+            "ringcomm",
+            "bench",
+            "--ranks",
+            str(sweep.ranks),
+            "--place",
+            "in",
+            "--compare",
+            "gloo",
+        ]
         command += ["--probe", "--quiet", "--json", file.name, *sweep.arguments, *extra]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
@@ -71,10 +86,17 @@ def measure(sweep: Sweep, runs: int, extra: list[str]) -> list[dict[str, Any]]:
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:
-    lines = ["| operation | bytes | ringcomm us | gloo us | memcpy us | gloo / ringcomm | ringcomm / memcpy | schedule |", "| --- " * 8 + "|"]
+    lines = [
+        "| operation | bytes | ringcomm us | gloo us | memcpy us | gloo / ringcomm | ringcomm / memcpy | schedule |",
+        "| --- " * 8 + "|",
+    ]
     for rows in zip(*(result["rows"] for result in results)):
         row = rows[0]
-        mid = {name: statistics.median(r["us"][name] for r in rows) for name in ("ringcomm", "gloo", "memcpy") if name in row["us"]}
+        mid = {
+            name: statistics.median(r["us"][name] for r in rows)
+            for name in ("ringcomm", "gloo", "memcpy")
+            if name in row["us"]
+        }
         ratio = f"{mid['gloo'] / mid['ringcomm']:.2f}" if "gloo" in mid else "-"
         copies = f"{mid['ringcomm'] / mid['memcpy']:.2f}" if "memcpy" in mid and row["bytes"] >= 1 << 20 else "-"
         times = " | ".join(f"{mid[name]:.1f}" if name in mid else "-" for name in ("ringcomm", "gloo", "memcpy"))
@@ -88,8 +110,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to try this script, not to quote")
     args = parser.parse_args()
     extra = ["--rounds", "2", "--iters", "5"] if args.quick else []
-    model = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    lines = [f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, {time.strftime('%Y-%m-%d %H:%M %Z')}, load at the start {os.getloadavg()[0]:.2f};"]
+    model = next(
+        (line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
+        platform.machine(),
+    )
+    lines = [
+        f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, {time.strftime('%Y-%m-%d %H:%M %Z')}, load at the start {os.getloadavg()[0]:.2f};"
+    ]
     lines += [f"`scripts/performance --runs {args.runs}{' --quick' if args.quick else ''}`; float32 unless said.", ""]
     for sweep in SWEEPS:
         results = measure(sweep, args.runs, extra)
@@ -97,7 +124,14 @@ def main() -> int:
             lines += [f"### {sweep.title}", "", "No run had two equal probes: not measured.", ""]
             continue
         probes = ", ".join(f"{statistics.mean(result['probe_ms']):.1f}" for result in results)
-        lines += [f"### {sweep.title}", "", f"Probe (copy of 128 MiB on all ranks at once), ms per run: {probes}.", "", *table(results), ""]
+        lines += [
+            f"### {sweep.title}",
+            "",
+            f"Probe (copy of 128 MiB on all ranks at once), ms per run: {probes}.",
+            "",
+            *table(results),
+            "",
+        ]
     text = PAGE.read_text()
     head, rest = text.split(BEGIN)
     PAGE.write_text(head + BEGIN + "\n" + "\n".join(lines) + END + rest.split(END)[1])

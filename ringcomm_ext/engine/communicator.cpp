@@ -195,30 +195,32 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
     sequence_.store(f.sequence);
     board_.announce(f);
     log_choice(call, chosen);
-    pending_.fetch_add(1, std::memory_order_seq_cst);
+    queue(*request, call.bytes);
     for (int c = 0; c < channels; ++c)
       lanes_[c]->push(request, std::make_unique<Interpreter>(make_run(call, chosen, *bound(program, c), c, channels, f.hash())));
   }
-  issued(call.caller_waits, call.bytes);
+  issued(call.caller_waits);
   return request;
 }
 
 // A caller that waits drives it itself. An async call does what can be done at once (cheap for small messages: the last of several often
 // finishes the others), then leaves the rest to the driver. Not so for large ones: the caller has its own work to do.
-void Communicator::issued(bool caller_waits, uint64_t bytes) {
+void Communicator::issued(bool caller_waits) {
   if (caller_waits) return;
-  if (failed_.load(std::memory_order_seq_cst))
-    advance();  // ends it; a group that has left has no driver any more
-  else if (bytes > kInlineWork)
-    large_.store(sequence_.load(), std::memory_order_relaxed);
-  else if (large_.load(std::memory_order_relaxed) == 0)
-    advance();
-  if (pending() == 0)
-    large_.store(0, std::memory_order_relaxed);
-  else if (waiters_.load(std::memory_order_seq_cst) == 0)
+  const bool failed = failed_.load(std::memory_order_seq_cst);  // then advance() ends it; a group that has left has no driver any more
+  if (failed || large_.load(std::memory_order_relaxed) == 0) advance();
+  if (pending() == 0) return;
+  if (waiters_.load(std::memory_order_seq_cst) == 0)
     engine_.wake_drivers();
   else
     engine_.doorbell().ring();  // who waits here may be asleep, and drives for all
+}
+
+// Before the request stands in a queue.
+void Communicator::queue(Request& request, uint64_t bytes) {
+  request.large = bytes > kInlineWork;
+  if (request.large) large_.fetch_add(1, std::memory_order_relaxed);
+  pending_.fetch_add(1, std::memory_order_seq_cst);
 }
 
 RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep) {
@@ -226,9 +228,9 @@ RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline
   auto request = std::make_shared<Request>(f, deadline_ns, std::move(keep));
   const uint64_t bytes = message.bytes;
   message.request = request;
-  pending_.fetch_add(1, std::memory_order_seq_cst);
+  queue(*request, bytes);
   mailbox_->post(std::move(message));
-  issued(false, bytes);
+  issued(false);
   return request;
 }
 
@@ -326,6 +328,7 @@ void Communicator::end_all(Ended& ended) {
 void Communicator::deliver(Ended& ended) {
   if (ended.empty()) return;
   for (RequestPtr& request : ended) {
+    if (request->large) large_.fetch_sub(1, std::memory_order_relaxed);
     pending_.fetch_sub(1, std::memory_order_seq_cst);
     if (auto then = request->complete()) engine_.callbacks().run(std::move(then));
     // Nobody holds it any more, so its buffers go with it; freeing a tensor may take Python's lock, which no driver may wait for.

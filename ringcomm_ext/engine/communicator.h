@@ -113,7 +113,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const Bound* bound(const std::shared_ptr<const Program>& program, int channel);
   Run make_run(const Call& call, const Rule& rule, const Bound& bound, int channel, int channels, uint32_t tag) const;
   void log_choice(const Call& call, const Rule& rule);
-  void issued(bool caller_waits, uint64_t bytes);
+  void queue(Request& request, uint64_t bytes);
+  void issued(bool caller_waits);
   RequestPtr post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep);
   void deliver(Ended& ended);
   void settle(const Stall& stall, Ended& ended);
@@ -159,7 +160,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::map<std::pair<const Program*, int>, std::unique_ptr<Bound>> bounds_;
   std::array<uint64_t, kCollectives> logged_{};  // a bit per power of two of bytes
   std::atomic<uint64_t> sequence_{0};
-  std::atomic<uint64_t> large_{0};  // not 0: a large async call may be pending, so callers leave driving to the driver
+  std::atomic<int> large_{0};  // pending calls that async callers leave to the driver
   std::atomic<int> waits_for_{-1};  // the rank a stalled collective last waited for: for reports
   std::atomic<int64_t> next_look_{0};  // when deadlines and boards are due to be looked at
 
