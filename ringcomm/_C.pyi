@@ -1,4 +1,4 @@
-"""The compiled data plane. Used by ringcomm.backend; nothing here is for users. A test compares this file with the extension."""
+"""The compiled data plane, used by ringcomm.backend; not for users. A test compares this file with the extension."""
 
 from datetime import timedelta
 from typing import Any
@@ -33,7 +33,8 @@ def backend(
     timeout: timedelta,
 ) -> Backend:
     """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added.
-    rules: (collective, max_bytes, schedule, slot bytes, channels, source) in order; the last of each collective has no max_bytes."""
+    rules: (collective, max_bytes, schedule, slot bytes, channels, source), in order; the last of each collective has no
+    max_bytes."""
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""

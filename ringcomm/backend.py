@@ -1,4 +1,4 @@
-"""The creator torch calls for every group: options -> configuration -> cards exchanged -> agreement -> connected backend.
+"""The creator torch calls for every group: options, configuration, exchange of cards, agreement, connected backend.
 
 Readable in one page on purpose; each step's details live in the module it calls.
 """
@@ -34,8 +34,8 @@ _most_ranks_here = 1  # ranks of the largest group of this process on this node:
 def create(options: Any, backend_options: Any) -> Backend:
     """Makes the backend of one group.
 
-    options: torch's `_DistributedBackendOptions` (store, group_rank, group_size, timeout, group_id). backend_options: the
-    user's `pg_options` (see `ringcomm.config.load`) or None. Blocks until every rank of the group has come. Raises
+    options: torch's `_DistributedBackendOptions` (store, group_rank, group_size, timeout, group_id).
+    backend_options: the user's `pg_options` (see `ringcomm.config.load`) or None. Blocks until every rank of the group has come. Raises
     ConfigError, BootstrapError, AgreementError, ImportError, or RuntimeError naming the rank that cannot be reached.
     """
     settings = config.load(backend_options)

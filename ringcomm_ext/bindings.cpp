@@ -20,11 +20,13 @@ constexpr long kLastCallNs = 500'000'000;  // for a callback to unwind
 // Set once from Python, leaked: a program may be asked for until the interpreter is gone.
 PyObject* builder = nullptr;
 
-std::vector<int32_t> build_program(Collective collective, const std::string& schedule, int ranks, int rank, int root, int slots, std::string& error) {
+std::vector<int32_t> build_program(Collective collective, const std::string& schedule, int ranks, int rank, int root,
+                                   int slots, std::string& error) {
   const py::gil_scoped_acquire gil;
   try {
     TORCH_INTERNAL_ASSERT(builder != nullptr);
-    const py::object table = py::reinterpret_borrow<py::object>(builder)(name(collective), schedule, ranks, rank, root, slots);
+    const py::object table =
+        py::reinterpret_borrow<py::object>(builder)(name(collective), schedule, ranks, rank, root, slots);
     const auto words = py::cast<py::array_t<int32_t, py::array::c_style | py::array::forcecast>>(table);
     return {words.data(), words.data() + words.size()};
   } catch (const std::exception& e) {
@@ -38,9 +40,12 @@ struct SeedHandle {
   std::unique_ptr<GroupSeed> seed;
 };
 
-std::unique_ptr<SeedHandle> make_seed(int rank, int ranks, int channels, uint32_t slots, size_t fan_out, size_t pair, size_t message) {
+std::unique_ptr<SeedHandle> make_seed(int rank, int ranks, int channels, uint32_t slots, size_t fan_out, size_t pair,
+                                      size_t message) {
   Engine* engine = process_engine();
-  if (!engine) throw std::runtime_error(forked() ? "ringcomm: groups cannot be made in a forked child of a process that has some" : "ringcomm: the engine was not started");
+  if (!engine)
+    throw std::runtime_error(forked() ? "ringcomm: groups cannot be made in a forked child of a process that has some"
+                                      : "ringcomm: the engine was not started");
   ShmLayout layout;
   layout.ranks = ranks, layout.channels = channels, layout.slots = slots;
   layout.fan_out_capacity = fan_out, layout.pair_capacity = pair, layout.message_capacity = message;
@@ -60,19 +65,24 @@ py::dict card_of(const SeedHandle& handle) {
 
 using RuleTuple = std::tuple<int, std::optional<uint64_t>, std::string, size_t, int, std::string>;
 
-c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& name, const std::vector<std::map<std::string, py::object>>& cards, const std::vector<RuleTuple>& rules,
-                                         int64_t spin_ns, int yields, std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& name,
+                                         const std::vector<std::map<std::string, py::object>>& cards,
+                                         const std::vector<RuleTuple>& rules, int64_t spin_ns, int yields,
+                                         std::chrono::milliseconds timeout) {
   GroupSpec spec;
   spec.name = name;
   spec.caller = {spin_ns, yields};
   for (const auto& [collective, max_bytes, schedule, slot, channels, source] : rules)
-    spec.rules.at(static_cast<size_t>(collective)).push_back({max_bytes.value_or(UINT64_MAX), schedule, slot, channels, source});
+    spec.rules.at(static_cast<size_t>(collective))
+        .push_back({max_bytes.value_or(UINT64_MAX), schedule, slot, channels, source});
   std::vector<PeerCard> peers;
   for (const auto& c : cards)
-    peers.push_back({py::cast<std::string>(c.at("socket")), py::cast<std::string>(c.at("offer")), py::cast<std::string>(c.at("process")), py::cast<std::string>(c.at("host")),
+    peers.push_back({py::cast<std::string>(c.at("socket")), py::cast<std::string>(c.at("offer")),
+                     py::cast<std::string>(c.at("process")), py::cast<std::string>(c.at("host")),
                      py::cast<int>(c.at("pid")), py::cast<int>(c.at("rank"))});
   const ShmLayout layout = handle.seed->layout();
-  spec.build = [ranks = layout.ranks, rank = handle.seed->rank(), slots = static_cast<int>(layout.slots)](Collective collective, const std::string& schedule, int root, std::string& error) {
+  spec.build = [ranks = layout.ranks, rank = handle.seed->rank(), slots = static_cast<int>(layout.slots)](
+                   Collective collective, const std::string& schedule, int root, std::string& error) {
     return build_program(collective, schedule, ranks, rank, root, slots, error);
   };
   const py::gil_scoped_release nogil;
@@ -108,8 +118,10 @@ void stop_engine() {
 
 py::dict layout_numbers() {
   py::dict d;
-  d["program_magic"] = kProgramMagic, d["program_version"] = kProgramVersion, d["collectives"] = kCollectives, d["opcodes"] = kOpcodes;
-  d["header_words"] = sizeof(ProgramHeader) / 4, d["step_words"] = sizeof(PackedStep) / 4, d["connection_words"] = sizeof(PackedConnection) / 4;
+  d["program_magic"] = kProgramMagic, d["program_version"] = kProgramVersion, d["collectives"] = kCollectives,
+  d["opcodes"] = kOpcodes;
+  d["header_words"] = sizeof(ProgramHeader) / 4, d["step_words"] = sizeof(PackedStep) / 4,
+  d["connection_words"] = sizeof(PackedConnection) / 4;
   d["inline_bytes"] = kInlineBytes;
   return d;
 }
@@ -127,16 +139,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using namespace ringcomm;
   m.doc() = "The data plane of ringcomm.";
   py::class_<SeedHandle>(m, "Seed").def("card", &card_of);
-  m.def("seed", &make_seed, py::arg("rank"), py::arg("ranks"), py::arg("channels"), py::arg("slots"), py::arg("fan_out"), py::arg("pair"), py::arg("message"));
+  m.def("seed", &make_seed, py::arg("rank"), py::arg("ranks"), py::arg("channels"), py::arg("slots"),
+        py::arg("fan_out"), py::arg("pair"), py::arg("message"));
   py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
       .def_property_readonly("options", &Backend::getBackendOptions)
       .def("get_error", &Backend::getError)
       .def("_set_default_timeout", &Backend::setTimeout, py::call_guard<py::gil_scoped_release>());
-  m.def("backend", &make_backend, py::arg("seed"), py::arg("name"), py::arg("cards"), py::arg("rules"), py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"));
-  m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"), py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
+  m.def("backend", &make_backend, py::arg("seed"), py::arg("name"), py::arg("cards"), py::arg("rules"),
+        py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"));
+  m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"),
+        py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
   m.def("stop_engine", &stop_engine);
   m.def("set_builder", [](const py::object& callable) { builder = py::object(callable).release().ptr(); });
-  m.def("set_log", [](int level, const std::string& file, const std::string& prefix) { return set_log(static_cast<LogLevel>(level), file, prefix); });
+  m.def("set_log", [](int level, const std::string& file, const std::string& prefix) {
+    return set_log(static_cast<LogLevel>(level), file, prefix);
+  });
   m.def("log", [](int level, const std::string& line) { log(static_cast<LogLevel>(level), line); });
   m.def("layout_numbers", &layout_numbers);
   m.def("check_program", &check_program);

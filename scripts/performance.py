@@ -1,7 +1,7 @@
 """Runs `python -m ringcomm bench` over the table of docs/performance.md and writes the result between its markers.
 
-Every figure is the median over runs of the bench's own medians; a run whose two probes differ by more than 20 % is thrown
-away and repeated (the machine changed under it), at most twice as many times as there are runs.
+Every figure is the median over runs of the bench's own medians. A run whose two probes differ by more than 20 % is
+thrown away (the machine changed under it) and repeated, at most as often as there are runs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def steady(probes: list[float]) -> bool:
 
 def measure(sweep: Sweep, runs: int, extra: list[str]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
-    for attempt in range(2 * runs):
+    for _ in range(2 * runs):
         result = bench(sweep, extra)
         print(f"{sweep.title}: probes {result['probe_ms']}", flush=True)
         # With more ranks than cores the probe measures the scheduler, not the machine.
@@ -90,7 +90,7 @@ def table(results: list[dict[str, Any]]) -> list[str]:
         "| operation | bytes | ringcomm us | gloo us | memcpy us | gloo / ringcomm | ringcomm / memcpy | schedule |",
         "| --- " * 8 + "|",
     ]
-    for rows in zip(*(result["rows"] for result in results)):
+    for rows in zip(*(result["rows"] for result in results), strict=False):
         row = rows[0]
         mid = {
             name: statistics.median(r["us"][name] for r in rows)
@@ -104,20 +104,24 @@ def table(results: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def cpu() -> str:
+    text = Path("/proc/cpuinfo").read_text()
+    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3, help="runs of each sweep (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to try this script, not to quote")
     args = parser.parse_args()
     extra = ["--rounds", "2", "--iters", "5"] if args.quick else []
-    model = next(
-        (line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
-        platform.machine(),
-    )
     lines = [
-        f"{model}, {os.cpu_count()} cores, Linux {platform.release()}, {time.strftime('%Y-%m-%d %H:%M %Z')}, load at the start {os.getloadavg()[0]:.2f};"
+        f"{cpu()}, {os.cpu_count()} cores, Linux {platform.release()}, {time.strftime('%Y-%m-%d %H:%M %Z')}, "
+        f"load at the start {os.getloadavg()[0]:.2f};",
+        f"`scripts/performance --runs {args.runs}{' --quick' if args.quick else ''}`; float32 unless said.",
+        "",
     ]
-    lines += [f"`scripts/performance --runs {args.runs}{' --quick' if args.quick else ''}`; float32 unless said.", ""]
     for sweep in SWEEPS:
         results = measure(sweep, args.runs, extra)
         if not results:

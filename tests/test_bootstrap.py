@@ -36,8 +36,12 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenS
         yield lambda: dist.FileStore(str(tmp_path / "store"), -1)
     else:
         server = dist.TCPStore("127.0.0.1", 0, None, True)
-        client = lambda: dist.TCPStore("127.0.0.1", server.port, None, False)  # noqa: E731
-        yield client if request.param == "tcp" else lambda: dist.PrefixStore("a", dist.PrefixStore("b", client()))
+
+        def client() -> dist.Store:
+            own = dist.TCPStore("127.0.0.1", server.port, None, False)
+            return own if request.param == "tcp" else dist.PrefixStore("a", dist.PrefixStore("b", own))
+
+        yield client
 
 
 def on_ranks(ranks: list[int], body: Callable[[int], Any]) -> list[Any]:

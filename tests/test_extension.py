@@ -1,4 +1,4 @@
-"""The compiled extension: its stub tells the truth, its constants are Python's, and it reads the programs Python packs."""
+"""The compiled extension: its stub tells the truth, constants agree, and it reads the programs Python packs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ def test_the_stub_has_the_extensions_arguments() -> None:
         if isinstance(node, ast.FunctionDef):
             signature = getattr(EXTENSION, node.name).__doc__.splitlines()[0]
             arguments = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-            found = [part.split(":")[0].strip() for part in signature.split("(", 1)[1].split(") ->")[0].split(", ") if ":" in part]
+            found = [
+                part.split(":")[0].strip()
+                for part in signature.split("(", 1)[1].split(") ->")[0].split(", ")
+                if ":" in part
+            ]
             assert [name for name in found if name.isidentifier()] == arguments, signature
 
 
@@ -62,7 +66,16 @@ def test_the_data_plane_reads_every_built_in_program(ranks: int) -> None:
 
 def test_the_data_plane_refuses_a_broken_table_by_name() -> None:
     good = pack.pack(schedules.build("all_reduce", "ring", 2, 0))
-    for word, value, what in [(0, 1, "magic"), (1, 99, "version"), (16, 77, "opcode"), (8, 4, "words"), (18, 9, "lag"), (12, 1, "lag"), (14, 5, "reserved"), (21, 1, "first ref")]:
+    for word, value, what in [
+        (0, 1, "magic"),
+        (1, 99, "version"),
+        (16, 77, "opcode"),
+        (8, 4, "words"),
+        (18, 9, "lag"),
+        (12, 1, "lag"),
+        (14, 5, "reserved"),
+        (21, 1, "first ref"),
+    ]:
         table = good.copy()
         table[word] = value
         assert what in EXTENSION.check_program(table)

@@ -31,7 +31,7 @@ def usable_cores(ranks: Iterable[Mapping[str, Any]] | None = None) -> int:
 
     The union of their affinity sets, capped by the sum of the quotas of their cgroups where each of them has one.
     """
-    known = [facts()] if ranks is None else list(ranks)
+    known: list[Mapping[str, Any]] = [facts()] if ranks is None else list(ranks)
     cores = len({core for one in known for core in one["cores"]})
     quotas = {one["cgroup"]: one["cpu_quota"] for one in known}
     if quotas and None not in quotas.values():

@@ -27,7 +27,8 @@ socklen_t abstract_address(const std::string& name, sockaddr_un& a) {
 
 void fail(Error& error, const std::string& address, const char* doing, int code) {
   error.cause = code == ETIMEDOUT ? Cause::timeout : Cause::peer_died;
-  std::snprintf(error.text, sizeof error.text, "%s its local socket @%s: %s", doing, address.c_str(), std::strerror(code));
+  std::snprintf(error.text, sizeof error.text, "%s its local socket @%s: %s", doing, address.c_str(),
+                std::strerror(code));
 }
 
 union Control {
@@ -109,7 +110,8 @@ bool FdServer::listen(Error& error) {
   sockaddr_un a;
   const socklen_t length = abstract_address(address_, a);
   listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&a), length) != 0 || ::listen(listener_, 4096) != 0) {
+  if (listener_ < 0 || bind(listener_, reinterpret_cast<sockaddr*>(&a), length) != 0 ||
+      ::listen(listener_, 4096) != 0) {
     fail(error, address_, "cannot listen on", errno);
     error.cause = Cause::internal;
     return false;
@@ -139,15 +141,18 @@ void FdServer::serve(int connection) {
   close(connection);
 }
 
-bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_ns, std::vector<int>& fds, Error& error) {
+bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_ns, std::vector<int>& fds,
+               Error& error) {
   sockaddr_un a;
   const socklen_t length = abstract_address(address, a);
   const int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   // connect() waits where a stopped peer's queue of connections is full: for at most as long as this.
   const int64_t left = std::max<int64_t>(deadline_ns - now_ns(), 1'000'000);
-  const timeval limit{static_cast<time_t>(std::min<int64_t>(left / 1'000'000'000, 1'000'000)), static_cast<suseconds_t>(left % 1'000'000'000 / 1000)};
+  const timeval limit{static_cast<time_t>(std::min<int64_t>(left / 1'000'000'000, 1'000'000)),
+                      static_cast<suseconds_t>(left % 1'000'000'000 / 1000)};
   if (s >= 0) setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  if (s < 0 || connect(s, reinterpret_cast<sockaddr*>(&a), length) != 0 || send(s, nonce.data(), nonce.size(), MSG_NOSIGNAL) < 0) {
+  if (s < 0 || connect(s, reinterpret_cast<sockaddr*>(&a), length) != 0 ||
+      send(s, nonce.data(), nonce.size(), MSG_NOSIGNAL) < 0) {
     fail(error, address, "cannot connect to", errno);
     if (s >= 0) close(s);
     return false;

@@ -31,7 +31,7 @@ class FdServer {
   void offer(const Nonce& nonce, std::vector<int> fds);  // the descriptors stay the caller's
   void withdraw(const Nonce& nonce);
 
-  int accept();               // a new connection, or -1
+  int accept();                // a new connection, or -1
   void serve(int connection);  // answers and closes it; what is no request is closed unanswered
 
  private:
@@ -42,6 +42,7 @@ class FdServer {
 };
 
 // The asking side: blocks up to the deadline. On success `fds` are the caller's to close.
-bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_ns, std::vector<int>& fds, Error& error);
+bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_ns, std::vector<int>& fds,
+               Error& error);
 
 }  // namespace ringcomm

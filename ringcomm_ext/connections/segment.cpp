@@ -27,7 +27,8 @@ Registry& registry() {
 
 void fail(Error& error, const char* what, size_t bytes, int code, const char* hint) {
   error.cause = Cause::no_memory;
-  std::snprintf(error.text, sizeof error.text, "ringcomm: %s: cannot have %zu bytes of shared memory: %s%s", what, bytes, std::strerror(code), hint);
+  std::snprintf(error.text, sizeof error.text, "ringcomm: %s: cannot have %zu bytes of shared memory: %s%s", what,
+                bytes, std::strerror(code), hint);
 }
 
 }  // namespace
@@ -42,14 +43,17 @@ bool MemoryBudget::take(size_t bytes) {
 std::shared_ptr<Segment> Segment::create(size_t bytes, Error& error) {
   bytes = (bytes + kPage - 1) / kPage * kPage;
   const int fd = memfd_create("ringcomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0 ||
+      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     fail(error, "memfd_create", bytes, errno, "");
     if (fd >= 0) close(fd);
     return nullptr;
   }
   auto segment = open(dup(fd), error);
-  if (segment) segment->fd_ = fd;
-  else close(fd);
+  if (segment)
+    segment->fd_ = fd;
+  else
+    close(fd);
   return segment;
 }
 
@@ -98,7 +102,8 @@ bool Segment::commit(size_t offset, size_t bytes, MemoryBudget& budget, const ch
   if (!budget.take(length)) {
     error.cause = Cause::no_memory;
     std::snprintf(error.text, sizeof error.text,
-                  "ringcomm: %s needs %zu bytes of shared memory; this process already has %zu of the %zu that `memory.limit` allows: raise memory.limit, or "
+                  "ringcomm: %s needs %zu bytes of shared memory; this process already has %zu of the %zu that "
+                  "`memory.limit` allows: raise memory.limit, or "
                   "lower memory.slot or memory.slots",
                   what, length, budget.used(), budget.limit());
     return false;
@@ -106,7 +111,8 @@ bool Segment::commit(size_t offset, size_t bytes, MemoryBudget& budget, const ch
   budget_ = &budget;
   committed_ += length;
   if (fallocate(fd_, 0, static_cast<off_t>(first), static_cast<off_t>(length)) != 0) {
-    fail(error, what, length, errno, " (shared memory is full: free some, enlarge the container's memory, or lower memory.slot or memory.slots)");
+    fail(error, what, length, errno,
+         " (shared memory is full: free some, enlarge the container's memory, or lower memory.slot or memory.slots)");
     return false;
   }
   // Populating costs half of what faulting page by page does; where the kernel is too old for it, faults do the work.

@@ -16,7 +16,8 @@ class ShmSender final : public Sender {
     int rank;
     Doorbell* doorbell;
   };
-  ShmSender(Segment& segment, ShmLayout::Place place, FifoShape shape, std::vector<Reader> readers, MemoryBudget& budget, const char* what)
+  ShmSender(Segment& segment, ShmLayout::Place place, FifoShape shape, std::vector<Reader> readers,
+            MemoryBudget& budget, const char* what)
       : fifo_(segment.data() + place.header, segment.data() + place.payload, shape),
         segment_(segment),
         payload_(place.payload),
@@ -58,7 +59,10 @@ class ShmSender final : public Sender {
 class ShmReceiver final : public Receiver {
  public:
   ShmReceiver(Segment& segment, ShmLayout::Place place, FifoShape shape, uint32_t reader, int peer, Doorbell& writer)
-      : fifo_(segment.data() + place.header, segment.data() + place.payload, shape, reader), peer_(peer), capacity_(shape.capacity), writer_(writer) {}
+      : fifo_(segment.data() + place.header, segment.data() + place.payload, shape, reader),
+        peer_(peer),
+        capacity_(shape.capacity),
+        writer_(writer) {}
 
   const char* peek(size_t bytes, uint32_t* tag) override { return fifo_.peek(bytes, tag); }
   void release() override { fifo_.release(); }
@@ -93,11 +97,14 @@ class ShmConnections final : public Connections {
   Sender* sender(ConnectionKind kind, int channel, int peer) override {
     if (kind == ConnectionKind::fan_out) {
       auto& s = fan_senders_[channel];
-      if (!s) s = make_sender(layout_.fan_out_at(channel), layout_.fan_out(), everyone_else(), "the slots of a fan-out connection");
+      if (!s)
+        s = make_sender(layout_.fan_out_at(channel), layout_.fan_out(), everyone_else(),
+                        "the slots of a fan-out connection");
       return s.get();
     }
     auto& s = pair_senders_[channel * layout_.ranks + peer];
-    if (!s) s = make_sender(layout_.pair_at(channel, peer), layout_.pair(), {reader(peer)}, "the slots of a pair connection");
+    if (!s)
+      s = make_sender(layout_.pair_at(channel, peer), layout_.pair(), {reader(peer)}, "the slots of a pair connection");
     return s.get();
   }
   Receiver* receiver(ConnectionKind kind, int channel, int peer) override {
@@ -105,12 +112,16 @@ class ShmConnections final : public Connections {
     auto& r = (fan ? fan_receivers_ : pair_receivers_)[channel * layout_.ranks + peer];
     // A fan-out's readers are the other ranks in order, so the index skips the writer.
     const uint32_t index = fan ? static_cast<uint32_t>(rank_ < peer ? rank_ : rank_ - 1) : 0;
-    if (!r) r = make_receiver(fan ? layout_.fan_out_at(channel) : layout_.pair_at(channel, rank_), fan ? layout_.fan_out() : layout_.pair(), index, peer);
+    if (!r)
+      r = make_receiver(fan ? layout_.fan_out_at(channel) : layout_.pair_at(channel, rank_),
+                        fan ? layout_.fan_out() : layout_.pair(), index, peer);
     return r.get();
   }
   Sender* message_sender(int peer) override {
     auto& s = message_senders_[peer];
-    if (!s) s = make_sender(layout_.message_at(peer), layout_.message(), {reader(peer)}, "the slots of a point-to-point connection");
+    if (!s)
+      s = make_sender(layout_.message_at(peer), layout_.message(), {reader(peer)},
+                      "the slots of a point-to-point connection");
     return s.get();
   }
   Receiver* message_receiver(int peer) override {
@@ -128,7 +139,8 @@ class ShmConnections final : public Connections {
       if (r != rank_) all.push_back(reader(r));
     return all;
   }
-  std::unique_ptr<Sender> make_sender(ShmLayout::Place place, FifoShape shape, std::vector<ShmSender::Reader> readers, const char* what) {
+  std::unique_ptr<Sender> make_sender(ShmLayout::Place place, FifoShape shape, std::vector<ShmSender::Reader> readers,
+                                      const char* what) {
     return std::make_unique<ShmSender>(*peers_[rank_].segment, place, shape, std::move(readers), budget_, what);
   }
   std::unique_ptr<Receiver> make_receiver(ShmLayout::Place place, FifoShape shape, uint32_t index, int peer) {
@@ -152,7 +164,8 @@ size_t ShmLayout::header_bytes() const {
 
 size_t ShmLayout::bytes() const {
   const size_t n = ranks;
-  return header_bytes() + channels * (fan_out().payload_bytes() + n * pair().payload_bytes()) + n * message().payload_bytes();
+  return header_bytes() + channels * (fan_out().payload_bytes() + n * pair().payload_bytes()) +
+         n * message().payload_bytes();
 }
 
 ShmLayout::Place ShmLayout::fan_out_at(int channel) const {
@@ -168,10 +181,12 @@ ShmLayout::Place ShmLayout::pair_at(int channel, int peer) const {
 ShmLayout::Place ShmLayout::message_at(int peer) const {
   const size_t pairs = size_t(channels) * ranks;
   return {channels * fan_out().header_bytes() + pairs * pair().header_bytes() + peer * message().header_bytes(),
-          header_bytes() + channels * fan_out().payload_bytes() + pairs * pair().payload_bytes() + peer * message().payload_bytes()};
+          header_bytes() + channels * fan_out().payload_bytes() + pairs * pair().payload_bytes() +
+              peer * message().payload_bytes()};
 }
 
-std::unique_ptr<Connections> make_shm_connections(const ShmLayout& layout, int rank, std::vector<ShmPeer> peers, MemoryBudget& budget) {
+std::unique_ptr<Connections> make_shm_connections(const ShmLayout& layout, int rank, std::vector<ShmPeer> peers,
+                                                  MemoryBudget& budget) {
   return std::make_unique<ShmConnections>(layout, rank, std::move(peers), budget);
 }
 

@@ -44,6 +44,7 @@ struct ShmPeer {
 };
 
 // `peers[rank]` is this rank's own.
-std::unique_ptr<Connections> make_shm_connections(const ShmLayout& layout, int rank, std::vector<ShmPeer> peers, MemoryBudget& budget);
+std::unique_ptr<Connections> make_shm_connections(const ShmLayout& layout, int rank, std::vector<ShmPeer> peers,
+                                                  MemoryBudget& budget);
 
 }  // namespace ringcomm

@@ -31,9 +31,9 @@ class SlotCopy {
   bool streaming() const { return streaming_; }
 
  private:
-  static constexpr size_t kSmallest = 1024;      // below, two looks at the clock would show
-  static constexpr uint32_t kTryEvery = 128;     // 25 ns/line once in 128 copies is 0.2 on average
-  static constexpr double kReadBackNs = 4;       // what reading a line from memory costs more than from a shared cache
+  static constexpr size_t kSmallest = 1024;   // below, two looks at the clock would show
+  static constexpr uint32_t kTryEvery = 128;  // 25 ns/line once in 128 copies is 0.2 on average
+  static constexpr double kReadBackNs = 4;    // what reading a line from memory costs more than from a shared cache
   static constexpr size_t kLineBytes = 64;
 
   // The cheaper of the last two copies: a thread that lost its core during one must not decide.

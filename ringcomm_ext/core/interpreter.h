@@ -18,7 +18,7 @@ struct Chunk {
 // What one run needs besides the program.
 struct Run {
   const Program* program = nullptr;
-  std::vector<Chunk> in, out;     // as docs/program.md lays them out
+  std::vector<Chunk> in, out;            // as docs/program.md lays them out
   Sender* const* senders = nullptr;      // in the order of program->senders
   Receiver* const* receivers = nullptr;  // in the order of program->receivers
   DType dtype = DType::other;
@@ -28,7 +28,8 @@ struct Run {
   ReduceFn finish = nullptr;  // for finishing steps (divides for avg)
   uint32_t tag = 0;           // of every slot of this call
   bool sized_tags = false;    // uneven calls: the pair's own size goes into its tag
-  bool stream_out = false;    // copies from a slot to OUT bypass the caches (large messages that nothing reads again soon)
+  bool stream_out =
+      false;  // copies from a slot to OUT bypass the caches (large messages that nothing reads again soon)
 };
 
 enum class Progress { done, moved, blocked, failed };
@@ -44,11 +45,13 @@ class Interpreter {
 
   // After blocked or failed: where it stands.
   int step() const { return pc_; }
-  int waits_for() const { return waits_for_; }   // rank
+  int waits_for() const { return waits_for_; }  // rank
   bool waits_to_send() const { return to_send_; }
   // After failed: the peer whose slot carried another call's tag, and that tag; or the connection's own error.
   uint32_t foreign_tag() const { return foreign_tag_; }
-  uint64_t expected_bytes() const { return chunk(run_.program->steps[pc_].chunk).count * run_.element; }  // of the whole chunk
+  uint64_t expected_bytes() const {
+    return chunk(run_.program->steps[pc_].chunk).count * run_.element;
+  }  // of the whole chunk
   const Error* error() const { return error_; }
 
  private:

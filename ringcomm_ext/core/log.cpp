@@ -25,7 +25,8 @@ std::string expand(std::string path) {
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   for (const auto& [key, value] : {std::pair<std::string, std::string>{"%h", host}, {"%p", std::to_string(getpid())}})
-    for (size_t at = path.find(key); at != std::string::npos; at = path.find(key, at + value.size())) path.replace(at, 2, value);
+    for (size_t at = path.find(key); at != std::string::npos; at = path.find(key, at + value.size()))
+      path.replace(at, 2, value);
   return path;
 }
 

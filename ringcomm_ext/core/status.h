@@ -29,7 +29,7 @@ struct Error {
   int32_t peer = -1;      // whom the reporter waited for
   int32_t channel = -1;
   int32_t step = -1;
-  int32_t pid = 0;         // of the culprit
+  int32_t pid = 0;          // of the culprit
   int32_t collective = -1;  // Collective the reporter was in
   uint64_t sequence = 0;
   char host[64] = {};   // of the culprit

@@ -23,8 +23,9 @@ size_t element_size(DType dtype) {
 }
 
 const char* name(Collective c) {
-  static const char* const names[kCollectives] = {"all_reduce", "broadcast", "reduce",  "all_gather", "reduce_scatter", "all_to_all",
-                                                  "gather",     "scatter",   "barrier", "send",       "recv"};
+  static const char* const names[kCollectives] = {"all_reduce",     "broadcast",  "reduce", "all_gather",
+                                                  "reduce_scatter", "all_to_all", "gather", "scatter",
+                                                  "barrier",        "send",       "recv"};
   const auto i = static_cast<unsigned>(c);
   return i < kCollectives ? names[i] : "?";
 }

@@ -32,15 +32,21 @@ size_t Board::bytes(int ranks) {
 }
 
 Board::Record& Board::record() const { return *reinterpret_cast<Record*>(memory_); }
-std::atomic<uint32_t>& Board::state_word(int rank) const { return reinterpret_cast<std::atomic<uint32_t>*>(memory_ + kRecordBytes)[rank]; }
+std::atomic<uint32_t>& Board::state_word(int rank) const {
+  return reinterpret_cast<std::atomic<uint32_t>*>(memory_ + kRecordBytes)[rank];
+}
 Board::BoardLine& Board::line(int rank, uint64_t sequence) const {
-  return reinterpret_cast<BoardLine*>(memory_ + kRecordBytes + state_bytes(ranks_))[static_cast<uint64_t>(rank) * kCalls + sequence % kCalls];
+  return reinterpret_cast<BoardLine*>(memory_ + kRecordBytes +
+                                      state_bytes(ranks_))[static_cast<uint64_t>(rank) * kCalls + sequence % kCalls];
 }
 
 uint32_t Fingerprint::hash() const {
   // splitmix64's finaliser over the fields; the parameters are its published ones.
   uint64_t h = sequence;
-  const uint64_t words[] = {bytes, uint64_t(collective) | uint64_t(dtype) << 8 | uint64_t(op) << 16 | uint64_t(uint32_t(root)) << 24 | uint64_t(uniform) << 63, schedule};
+  const uint64_t words[] = {bytes,
+                            uint64_t(collective) | uint64_t(dtype) << 8 | uint64_t(op) << 16 |
+                                uint64_t(uint32_t(root)) << 24 | uint64_t(uniform) << 63,
+                            schedule};
   for (uint64_t w : words) {
     h += w + 0x9E3779B97F4A7C15ull;
     h = (h ^ (h >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -60,7 +66,8 @@ void Board::announce(const Fingerprint& f) {
   l.sequence.store(0, std::memory_order_relaxed);
   l.bytes.store(f.bytes, release);
   l.since.store(now_ns(), release);
-  l.what.store(uint32_t(f.collective) | uint32_t(f.dtype) << 8 | uint32_t(f.op) << 16 | uint32_t(f.uniform) << 24, release);
+  l.what.store(uint32_t(f.collective) | uint32_t(f.dtype) << 8 | uint32_t(f.op) << 16 | uint32_t(f.uniform) << 24,
+               release);
   l.root.store(f.root, release);
   l.schedule.store(f.schedule, release);
   l.sequence.store(f.sequence, release);

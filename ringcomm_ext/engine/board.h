@@ -23,14 +23,14 @@ struct Fingerprint {
   ReduceOp op = ReduceOp::none;
   int root = -1;
   uint64_t sequence = 0;
-  uint64_t bytes = 0;     // of the whole message; 0 where ranks may differ:
+  uint64_t bytes = 0;  // of the whole message; 0 where ranks may differ:
   bool uniform = true;
   uint32_t schedule = 0;  // hash of schedule, slot and channels
 
   uint32_t hash() const;
   bool operator==(const Fingerprint& o) const {
-    return collective == o.collective && dtype == o.dtype && op == o.op && root == o.root && sequence == o.sequence && bytes == o.bytes && uniform == o.uniform &&
-           schedule == o.schedule;
+    return collective == o.collective && dtype == o.dtype && op == o.op && root == o.root && sequence == o.sequence &&
+           bytes == o.bytes && uniform == o.uniform && schedule == o.schedule;
   }
 };
 

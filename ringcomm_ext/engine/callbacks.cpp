@@ -22,7 +22,8 @@ void Callbacks::run(std::function<void()> callback) {
   } else if (!warned_) {
     warned_ = true;
     std::fprintf(stderr,
-                 "ringcomm: all %d callback threads are inside callbacks of futures; further callbacks wait for one of them to return. Callbacks that wait for "
+                 "ringcomm: all %d callback threads are inside callbacks of futures; further callbacks wait for one of "
+                 "them to return. Callbacks that wait for "
                  "each other can hang here.\n",
                  kMostThreads);
   }

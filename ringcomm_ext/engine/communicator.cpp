@@ -10,13 +10,13 @@
 namespace ringcomm {
 namespace {
 
-constexpr size_t kAlign = 64;                          // chunks start on cache lines
-constexpr size_t kStreamFrom = size_t{8} << 20;        // measured: below, a streaming copy costs more than it saves
-constexpr uint64_t kChannelBytes = 64 << 10;           // a channel with less is not worth its slots
-constexpr uint64_t kInlineWork = 256 << 10;            // an async call drives this much itself before it wakes the driver
-constexpr int64_t kLongestSleepNs = 200'000'000;       // between looks at signals and deadlines
-constexpr int64_t kLookNs = 100'000'000;               // between looks at boards and queues for what is late or wrong
-constexpr int64_t kStoppedNs = 2'000'000'000;          // a peer stopped for so long is not waited for when a group is destroyed
+constexpr size_t kAlign = 64;                     // chunks start on cache lines
+constexpr size_t kStreamFrom = size_t{8} << 20;   // measured: below, a streaming copy costs more than it saves
+constexpr uint64_t kChannelBytes = 64 << 10;      // a channel with less is not worth its slots
+constexpr uint64_t kInlineWork = 256 << 10;       // an async call drives this much itself before it wakes the driver
+constexpr int64_t kLongestSleepNs = 200'000'000;  // between looks at signals and deadlines
+constexpr int64_t kLookNs = 100'000'000;          // between looks at boards and queues for what is late or wrong
+constexpr int64_t kStoppedNs = 2'000'000'000;  // a peer stopped for so long is not waited for when a group is destroyed
 
 size_t part_size(size_t count, size_t parts, size_t element) {
   const size_t unit = std::max<size_t>(1, kAlign / element);
@@ -35,10 +35,14 @@ std::vector<Chunk> cut(const std::vector<Chunk>& whole, int parts, size_t elemen
   return chunks;
 }
 
-bool is_cut(Collective c) { return c == Collective::all_reduce || c == Collective::broadcast || c == Collective::reduce || c == Collective::barrier; }
+bool is_cut(Collective c) {
+  return c == Collective::all_reduce || c == Collective::broadcast || c == Collective::reduce ||
+         c == Collective::barrier;
+}
 
 bool is_move(Collective c) {
-  return c == Collective::broadcast || c == Collective::all_gather || c == Collective::all_to_all || c == Collective::gather || c == Collective::scatter;
+  return c == Collective::broadcast || c == Collective::all_gather || c == Collective::all_to_all ||
+         c == Collective::gather || c == Collective::scatter;
 }
 
 // While another thread has the lane and there is no one event to wait for.
@@ -59,7 +63,8 @@ uint32_t hash_of(const Rule& rule, int channels) {
 
 }  // namespace
 
-Communicator::Communicator(Engine& engine, GroupSpec spec) : engine_(engine), spec_(std::move(spec)), board_(spec_.board->data(), spec_.ranks, spec_.rank) {
+Communicator::Communicator(Engine& engine, GroupSpec spec)
+    : engine_(engine), spec_(std::move(spec)), board_(spec_.board->data(), spec_.ranks, spec_.rank) {
   std::vector<ShmPeer> peers;
   for (const PeerInfo& p : spec_.peers) peers.push_back({p.segment, &p.process->doorbell()});
   connections_ = make_shm_connections(spec_.layout, spec_.rank, std::move(peers), engine.budget());
@@ -93,8 +98,11 @@ std::shared_ptr<const Program> Communicator::program(const Call& call, const Rul
   if (!error.empty()) return nullptr;
   auto fresh = std::make_shared<Program>();
   error = Program::load(table.data(), table.size(), *fresh);
-  if (error.empty() && (fresh->nranks != spec_.ranks || fresh->rank != spec_.rank)) error = "it is for another rank or group size";
-  if (error.empty() && fresh->slots > static_cast<int>(spec_.layout.slots)) error = "it needs " + std::to_string(fresh->slots) + " slots, memory.slots is " + std::to_string(spec_.layout.slots);
+  if (error.empty() && (fresh->nranks != spec_.ranks || fresh->rank != spec_.rank))
+    error = "it is for another rank or group size";
+  if (error.empty() && fresh->slots > static_cast<int>(spec_.layout.slots))
+    error =
+        "it needs " + std::to_string(fresh->slots) + " slots, memory.slots is " + std::to_string(spec_.layout.slots);
   if (error.empty()) error = too_small(*fresh, rule.slot);
   if (!error.empty()) {
     error = "the program of schedule '" + rule.schedule + "' for " + name(collective) + " is refused: " + error;
@@ -111,7 +119,8 @@ std::string Communicator::too_small(const Program& program, size_t slot) const {
       const bool fan = c.kind == ConnectionKind::fan_out;
       const size_t capacity = fan ? spec_.layout.fan_out_capacity : spec_.layout.pair_capacity;
       if (slot > capacity)
-        return "its rule fills slots to " + std::to_string(slot) + " bytes, a slot of a " + (fan ? "fan-out" : "pair") + " connection holds " + std::to_string(capacity);
+        return "its rule fills slots to " + std::to_string(slot) + " bytes, a slot of a " + (fan ? "fan-out" : "pair") +
+               " connection holds " + std::to_string(capacity);
     }
   return "";
 }
@@ -121,13 +130,16 @@ const Communicator::Bound* Communicator::bound(const std::shared_ptr<const Progr
   if (!slot) {
     slot = std::make_unique<Bound>();
     slot->program = program;
-    for (const ConnectionRef& c : program->senders) slot->senders.push_back(connections_->sender(c.kind, channel, c.peer));
-    for (const ConnectionRef& c : program->receivers) slot->receivers.push_back(connections_->receiver(c.kind, channel, c.peer));
+    for (const ConnectionRef& c : program->senders)
+      slot->senders.push_back(connections_->sender(c.kind, channel, c.peer));
+    for (const ConnectionRef& c : program->receivers)
+      slot->receivers.push_back(connections_->receiver(c.kind, channel, c.peer));
   }
   return slot.get();
 }
 
-Run Communicator::make_run(const Call& call, const Rule& rule, const Bound& bound, int channel, int channels, uint32_t tag) const {
+Run Communicator::make_run(const Call& call, const Rule& rule, const Bound& bound, int channel, int channels,
+                           uint32_t tag) const {
   const Program& p = *bound.program;
   Run run;
   run.program = &p;
@@ -164,9 +176,10 @@ void Communicator::log_choice(const Call& call, const Rule& rule) {
   if (seen >> size_class & 1) return;
   seen |= uint64_t{1} << size_class;
   char line[320];
-  std::snprintf(line, sizeof line, "policy: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s) over %s [%s] group %s", name(call.collective),
-                static_cast<unsigned long long>(call.bytes), spec_.ranks, rule.schedule.c_str(), rule.slot, rule.channels, rule.channels == 1 ? "" : "s",
-                connections_->kind(), rule.source.c_str(), spec_.name.c_str());
+  std::snprintf(
+      line, sizeof line, "policy: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s) over %s [%s] group %s",
+      name(call.collective), static_cast<unsigned long long>(call.bytes), spec_.ranks, rule.schedule.c_str(), rule.slot,
+      rule.channels, rule.channels == 1 ? "" : "s", connections_->kind(), rule.source.c_str(), spec_.name.c_str());
   log(LogLevel::info, line);
 }
 
@@ -180,16 +193,26 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
   const Rule& chosen = rule(call);
   const auto program = this->program(call, chosen, error);
   if (!program) return nullptr;
-  const bool fits = is_cut(call.collective) || (static_cast<int>(call.in.size()) == program->nchunks_in && static_cast<int>(call.out.size()) == program->nchunks_out);
+  const bool fits = is_cut(call.collective) || (static_cast<int>(call.in.size()) == program->nchunks_in &&
+                                                static_cast<int>(call.out.size()) == program->nchunks_out);
   if (!fits) {
     error = std::string("internal error: the buffers of ") + name(call.collective) + " do not fit its program";
     return nullptr;
   }
-  const int channels = call.uniform && call.bytes >= kChannelBytes * chosen.channels ? std::min<int>(chosen.channels, static_cast<int>(lanes_.size())) : 1;
+  const int channels = call.uniform && call.bytes >= kChannelBytes * chosen.channels
+                           ? std::min<int>(chosen.channels, static_cast<int>(lanes_.size()))
+                           : 1;
   RequestPtr request;
   {
     const std::lock_guard<std::mutex> hold(issue_);
-    Fingerprint f{call.collective, call.dtype, call.op, call.root, sequence_.load() + 1, call.uniform ? call.bytes : 0, call.uniform, hash_of(chosen, channels)};
+    Fingerprint f{call.collective,
+                  call.dtype,
+                  call.op,
+                  call.root,
+                  sequence_.load() + 1,
+                  call.uniform ? call.bytes : 0,
+                  call.uniform,
+                  hash_of(chosen, channels)};
     request = std::make_shared<Request>(f, call.deadline_ns, call.keep);
     request->set_parts(channels);
     sequence_.store(f.sequence);
@@ -197,7 +220,8 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
     log_choice(call, chosen);
     queue(*request, call.bytes);
     for (int c = 0; c < channels; ++c)
-      lanes_[c]->push(request, std::make_unique<Interpreter>(make_run(call, chosen, *bound(program, c), c, channels, f.hash())));
+      lanes_[c]->push(request,
+                      std::make_unique<Interpreter>(make_run(call, chosen, *bound(program, c), c, channels, f.hash())));
   }
   issued(call.caller_waits);
   return request;
@@ -207,7 +231,8 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
 // finishes the others), then leaves the rest to the driver. Not so for large ones: the caller has its own work to do.
 void Communicator::issued(bool caller_waits) {
   if (caller_waits) return;
-  const bool failed = failed_.load(std::memory_order_seq_cst);  // then advance() ends it; a group that has left has no driver any more
+  const bool failed =
+      failed_.load(std::memory_order_seq_cst);  // then advance() ends it; a group that has left has no driver any more
   if (failed || large_.load(std::memory_order_relaxed) == 0) advance();
   if (pending() == 0) return;
   if (waiters_.load(std::memory_order_seq_cst) == 0)
@@ -234,18 +259,23 @@ RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline
   return request;
 }
 
-RequestPtr Communicator::send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep) {
-  return post({nullptr, true, const_cast<char*>(static_cast<const char*>(data)), bytes, peer, tag}, Collective::send, deadline_ns, std::move(keep));
+RequestPtr Communicator::send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns,
+                              std::shared_ptr<void> keep) {
+  return post({nullptr, true, const_cast<char*>(static_cast<const char*>(data)), bytes, peer, tag}, Collective::send,
+              deadline_ns, std::move(keep));
 }
 
-RequestPtr Communicator::recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep) {
-  return post({nullptr, false, static_cast<char*>(data), bytes, peer, tag}, Collective::recv, deadline_ns, std::move(keep));
+RequestPtr Communicator::recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns,
+                              std::shared_ptr<void> keep) {
+  return post({nullptr, false, static_cast<char*>(data), bytes, peer, tag}, Collective::recv, deadline_ns,
+              std::move(keep));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- driving
 
 bool Communicator::gone(int rank) const {
-  return rank >= 0 && rank != spec_.rank && (spec_.peers[rank].process->dead.load(std::memory_order_seq_cst) || board_.state(rank) == RankState::left);
+  return rank >= 0 && rank != spec_.rank &&
+         (spec_.peers[rank].process->dead.load(std::memory_order_seq_cst) || board_.state(rank) == RankState::left);
 }
 
 bool Communicator::wants_driver(int worker) const {
@@ -271,7 +301,8 @@ bool Communicator::advance() {
       const bool acted = once(stall);
       moved |= acted;
       if (acted || (!stall.request && !stall.broken)) return;
-      if (stall.request && stall.request->call.sequence > 0) waits_for_.store(stall.waits_for, std::memory_order_relaxed);
+      if (stall.request && stall.request->call.sequence > 0)
+        waits_for_.store(stall.waits_for, std::memory_order_relaxed);
       const bool lost = gone(stall.waits_for);
       if (stall.mismatch || stall.broken || (lost && look == 1)) return settle(stall, ended);
       if (!lost) return;
@@ -279,7 +310,8 @@ bool Communicator::advance() {
   };
   for (const auto& lane : lanes_) drive([&](Stall& stall) { return lane->drive(ended, stall); });
   drive([&](Stall& stall) { return mailbox_->drive([this](int r) { return gone(r); }, ended, stall); });
-  if (failed_.load(std::memory_order_seq_cst)) end_all(ended);  // who failed the group meanwhile may not have got the lanes this thread had
+  if (failed_.load(std::memory_order_seq_cst))
+    end_all(ended);  // who failed the group meanwhile may not have got the lanes this thread had
   deliver(ended);
   return moved;
 }
@@ -356,7 +388,8 @@ bool Communicator::wait(Request& request, int64_t until_ns, const std::function<
     const int64_t now = now_ns();
     if (now >= until_ns && (stop = true)) break;
     look_at_deadlines(now);
-    if (now >= request.deadline_ns && !request.done() && !failed_.load()) fail(describe_timeout(request, (now - request.started_ns) * 1e-9));
+    if (now >= request.deadline_ns && !request.done() && !failed_.load())
+      fail(describe_timeout(request, (now - request.started_ns) * 1e-9));
     if (request.done()) break;
     const int64_t until = std::min({until_ns - now, request.deadline_ns - now, kLongestSleepNs});
     const bool signal = until > 0 && doorbell.sleep(bell, until);
@@ -383,7 +416,9 @@ void Communicator::look_at_deadlines(int64_t now) {
 
 // The slow part: who is overdue, and whether those that came made the same call, for ranks that disagree need not meet in a slot.
 void Communicator::look_at_ranks(int64_t now) {
-  const auto timed_out = [&](const RequestPtr& late) { fail(describe_timeout(*late, (now - late->started_ns) * 1e-9)); };
+  const auto timed_out = [&](const RequestPtr& late) {
+    fail(describe_timeout(*late, (now - late->started_ns) * 1e-9));
+  };
   for (const auto& lane : lanes_) {
     if (const RequestPtr late = lane->overdue(now)) return timed_out(late);
     const RequestPtr front = lane->front();
@@ -407,7 +442,8 @@ void Communicator::abort(const std::string& reason) {
   e.rank = e.reporter = spec_.rank;
   e.pid = spec_.peers[spec_.rank].pid;
   std::snprintf(e.host, sizeof e.host, "%s", spec_.peers[spec_.rank].host.c_str());
-  std::snprintf(e.text, sizeof e.text, "ringcomm: group '%s' was aborted by %s: %s", spec_.name.c_str(), rank_name(spec_.rank).c_str(), reason.c_str());
+  std::snprintf(e.text, sizeof e.text, "ringcomm: group '%s' was aborted by %s: %s", spec_.name.c_str(),
+                rank_name(spec_.rank).c_str(), reason.c_str());
   fail(e);
   // Whoever drives now sees the flag and leaves; bounded, because advance() never waits.
   const int64_t until = now_ns() + 2'000'000'000;
@@ -427,9 +463,12 @@ void Communicator::let_end(int64_t until_ns, bool owes_sends) {
     if (!collectives && mailbox_->pending_sends() == 0) return;
     if (sends && now >= next_look) {
       next_look = now + kLookNs;
-      if (!peers_stopped()) stopped_since = 0;
-      else if (stopped_since == 0) stopped_since = now;
-      else if (now - stopped_since > kStoppedNs) return;
+      if (!peers_stopped())
+        stopped_since = 0;
+      else if (stopped_since == 0)
+        stopped_since = now;
+      else if (now - stopped_since > kStoppedNs)
+        return;
     }
     if (!advance()) nap();
     look_at_deadlines(now);
@@ -446,7 +485,9 @@ void Communicator::leave(int64_t until_ns, bool owes_sends) {
       error_.cause = Cause::aborted;
       error_.reporter = spec_.rank;
       accuse(error_, spec_.rank);
-      std::snprintf(error_.text, sizeof error_.text, "ringcomm: group '%s' was destroyed on rank %d while this call was still pending", spec_.name.c_str(), shown(spec_.rank));
+      std::snprintf(error_.text, sizeof error_.text,
+                    "ringcomm: group '%s' was destroyed on rank %d while this call was still pending",
+                    spec_.name.c_str(), shown(spec_.rank));
     }
   }
   failed_.store(true, std::memory_order_seq_cst);

@@ -64,7 +64,7 @@ struct Call {
   uint64_t bytes = 0;   // whole message
   bool uniform = true;  // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
   int64_t deadline_ns = kNoDeadline;
-  bool caller_waits = false;  // the caller goes straight to wait(): no driver is woken
+  bool caller_waits = false;   // the caller goes straight to wait(): no driver is woken
   std::shared_ptr<void> keep;  // owns the buffers; released with the request
 };
 
@@ -160,8 +160,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::map<std::pair<const Program*, int>, std::unique_ptr<Bound>> bounds_;
   std::array<uint64_t, kCollectives> logged_{};  // a bit per power of two of bytes
   std::atomic<uint64_t> sequence_{0};
-  std::atomic<int> large_{0};  // pending calls that async callers leave to the driver
-  std::atomic<int> waits_for_{-1};  // the rank a stalled collective last waited for: for reports
+  std::atomic<int> large_{0};          // pending calls that async callers leave to the driver
+  std::atomic<int> waits_for_{-1};     // the rank a stalled collective last waited for: for reports
   std::atomic<int64_t> next_look_{0};  // when deadlines and boards are due to be looked at
 
   std::atomic<int> pending_{0}, waiters_{0};

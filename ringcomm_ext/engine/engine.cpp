@@ -51,14 +51,16 @@ std::unique_ptr<Engine> Engine::start(const EngineOptions& options, Error& error
   }
   engine->epoll_ = epoll_create1(EPOLL_CLOEXEC);
   engine->stop_event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (engine->epoll_ < 0 || engine->stop_event_ < 0 || !add_to_epoll(engine->epoll_, engine->server_.listener(), kListener) ||
+  if (engine->epoll_ < 0 || engine->stop_event_ < 0 ||
+      !add_to_epoll(engine->epoll_, engine->server_.listener(), kListener) ||
       !add_to_epoll(engine->epoll_, engine->stop_event_, kStop)) {
     system_error(error, "epoll");
     return nullptr;
   }
   engine->peers_[engine->self_->key] = engine->self_;
   Engine* e = engine.get();
-  for (int i = 0; i < options.workers; ++i) engine->threads_.push_back(start_thread("rc-driver", [e, i] { e->drive(i); }));
+  for (int i = 0; i < options.workers; ++i)
+    engine->threads_.push_back(start_thread("rc-driver", [e, i] { e->drive(i); }));
   engine->threads_.push_back(start_thread("rc-poller", [e] { e->poll(); }));
   return engine;
 }
@@ -111,7 +113,8 @@ std::shared_ptr<PeerProcess> Engine::peer(const std::string& key, int doorbell_f
   peers_[key] = peer;
   watch(peer);
   for (auto it = peers_.begin(); it != peers_.end();) it = it->second.expired() ? peers_.erase(it) : std::next(it);
-  for (auto it = watched_.begin(); it != watched_.end();) it = it->second.expired() ? watched_.erase(it) : std::next(it);
+  for (auto it = watched_.begin(); it != watched_.end();)
+    it = it->second.expired() ? watched_.erase(it) : std::next(it);
   return peer;
 }
 
@@ -193,7 +196,8 @@ void Engine::add(const CommunicatorPtr& group) {
 void Engine::remove(const Communicator* group) {
   CommunicatorPtr last;  // may be the last reference: released outside the lock
   const std::lock_guard<std::mutex> hold(mutex_);
-  const auto it = std::find_if(groups_.begin(), groups_.end(), [&](const CommunicatorPtr& g) { return g.get() == group; });
+  const auto it =
+      std::find_if(groups_.begin(), groups_.end(), [&](const CommunicatorPtr& g) { return g.get() == group; });
   if (it == groups_.end()) return;
   last = std::move(*it);
   groups_.erase(it);
@@ -209,7 +213,9 @@ void Engine::leave_all(int64_t grace_ns) {
     remove(group.get());
   }
   // Threads whose wait ended just now should be out of here before the interpreter goes.
-  const auto waiting = [&] { return std::any_of(all.begin(), all.end(), [](const CommunicatorPtr& g) { return g->waiters() > 0; }); };
+  const auto waiting = [&] {
+    return std::any_of(all.begin(), all.end(), [](const CommunicatorPtr& g) { return g->waiters() > 0; });
+  };
   while (waiting() && now_ns() < until + kDrainNs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   callbacks_.stop(std::max<int64_t>(until - now_ns(), kDrainNs));
 }

@@ -10,12 +10,16 @@ namespace ringcomm {
 std::unique_ptr<GroupSeed> GroupSeed::make(Engine& engine, int rank, const ShmLayout& layout, Error& error) {
   std::unique_ptr<GroupSeed> seed(new GroupSeed(engine, rank, layout));
   seed->segment_ = Segment::create(layout.bytes(), error);
-  if (!seed->segment_ || !seed->segment_->commit(0, layout.header_bytes(), engine.budget(), "the control lines of a group", error)) return nullptr;
+  if (!seed->segment_ ||
+      !seed->segment_->commit(0, layout.header_bytes(), engine.budget(), "the control lines of a group", error))
+    return nullptr;
   std::vector<int> fds = engine.own_fds();
   fds.insert(fds.begin(), seed->segment_->fd());
   if (rank == 0) {
     seed->board_ = Segment::create(Board::bytes(layout.ranks), error);
-    if (!seed->board_ || !seed->board_->commit(0, Board::bytes(layout.ranks), engine.budget(), "the board of a group", error)) return nullptr;
+    if (!seed->board_ ||
+        !seed->board_->commit(0, Board::bytes(layout.ranks), engine.budget(), "the board of a group", error))
+      return nullptr;
     fds.push_back(seed->board_->fd());
   }
   engine.server().offer(seed->nonce_, std::move(fds));
@@ -24,7 +28,9 @@ std::unique_ptr<GroupSeed> GroupSeed::make(Engine& engine, int rank, const ShmLa
 
 GroupSeed::~GroupSeed() { engine_.server().withdraw(nonce_); }
 
-PeerCard GroupSeed::card() const { return {engine_.server().address(), to_hex(nonce_), engine_.key(), "", static_cast<int>(getpid())}; }
+PeerCard GroupSeed::card() const {
+  return {engine_.server().address(), to_hex(nonce_), engine_.key(), "", static_cast<int>(getpid())};
+}
 
 bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, GroupSpec& spec, Error& error) {
   PeerInfo& info = spec.peers[peer];
@@ -47,7 +53,8 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
     const std::string why = error.text;
     error.rank = peer;
     std::snprintf(error.text, sizeof error.text,
-                  "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks must run on one machine, in one network namespace, and be "
+                  "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks must run on "
+                  "one machine, in one network namespace, and be "
                   "alive",
                   spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str());
     return false;
@@ -56,7 +63,9 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
   if (fds.size() != expected) {
     for (int fd : fds) close(fd);
     error.cause = Cause::internal;
-    std::snprintf(error.text, sizeof error.text, "ringcomm: rank %d passed %zu descriptors, not %zu: do all ranks run the same version?", peer, fds.size(), expected);
+    std::snprintf(error.text, sizeof error.text,
+                  "ringcomm: rank %d passed %zu descriptors, not %zu: do all ranks run the same version?", peer,
+                  fds.size(), expected);
     return false;
   }
   info.process = engine_.peer(card.process, fds[1], fds[2], error);
@@ -80,8 +89,10 @@ bool GroupSeed::all_connected(const GroupSpec& spec, int64_t deadline_ns, Error&
       error.cause = dead ? Cause::peer_died : Cause::timeout;
       error.rank = peer;
       error.pid = spec.peers[peer].pid;
-      std::snprintf(error.text, sizeof error.text, "ringcomm: group '%s': rank %d (host %s, pid %d) %s before it was connected to all ranks", spec.name.c_str(), spec.peers[peer].global_rank,
-                    spec.peers[peer].host.c_str(), spec.peers[peer].pid, dead ? "died" : "did not answer in time: the timeout passed");
+      std::snprintf(error.text, sizeof error.text,
+                    "ringcomm: group '%s': rank %d (host %s, pid %d) %s before it was connected to all ranks",
+                    spec.name.c_str(), spec.peers[peer].global_rank, spec.peers[peer].host.c_str(),
+                    spec.peers[peer].pid, dead ? "died" : "did not answer in time: the timeout passed");
       return false;
     }
     const timespec nap{0, nap_ns};
@@ -91,13 +102,15 @@ bool GroupSeed::all_connected(const GroupSpec& spec, int64_t deadline_ns, Error&
   return true;
 }
 
-CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& cards, int64_t deadline_ns, Error& error) {
+CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& cards, int64_t deadline_ns,
+                                   Error& error) {
   spec.rank = rank_;
   spec.ranks = layout_.ranks;
   spec.layout = layout_;
   spec.board = board_;
   spec.peers.resize(cards.size());
-  for (size_t peer = 0; peer < cards.size(); ++peer) spec.peers[peer].global_rank = cards[peer].global_rank < 0 ? static_cast<int>(peer) : cards[peer].global_rank;
+  for (size_t peer = 0; peer < cards.size(); ++peer)
+    spec.peers[peer].global_rank = cards[peer].global_rank < 0 ? static_cast<int>(peer) : cards[peer].global_rank;
   for (size_t peer = 0; peer < cards.size(); ++peer)
     if (!open_peer(cards[peer], static_cast<int>(peer), deadline_ns, spec, error)) return nullptr;
   if (!all_connected(spec, deadline_ns, error)) return nullptr;

@@ -36,7 +36,8 @@ class GroupSeed {
   CommunicatorPtr connect(GroupSpec spec, const std::vector<PeerCard>& cards, int64_t deadline_ns, Error& error);
 
  private:
-  GroupSeed(Engine& engine, int rank, const ShmLayout& layout) : engine_(engine), rank_(rank), layout_(layout), nonce_(fresh_nonce()) {}
+  GroupSeed(Engine& engine, int rank, const ShmLayout& layout)
+      : engine_(engine), rank_(rank), layout_(layout), nonce_(fresh_nonce()) {}
   bool open_peer(const PeerCard& card, int peer, int64_t deadline_ns, GroupSpec& spec, Error& error);
   bool all_connected(const GroupSpec& spec, int64_t deadline_ns, Error& error) const;
 

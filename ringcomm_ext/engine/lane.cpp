@@ -61,7 +61,8 @@ bool Lane::drive_held(Ended& ended, Stall& stall) {
     }
     moved |= progress == Progress::moved;
     const bool failed = progress == Progress::failed;
-    stall.request = part->request, stall.waits_for = run.waits_for(), stall.step = run.step(), stall.to_send = run.waits_to_send();
+    stall.request = part->request, stall.waits_for = run.waits_for(), stall.step = run.step(),
+    stall.to_send = run.waits_to_send();
     stall.mismatch = failed && !run.error();
     stall.broken = failed ? run.error() : nullptr;
     if (stall.mismatch) stall.foreign_tag = run.foreign_tag(), stall.expected_bytes = run.expected_bytes();

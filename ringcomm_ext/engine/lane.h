@@ -43,7 +43,7 @@ struct Stall {
   int waits_for = -1;  // rank
   int step = -1;
   bool to_send = false;
-  bool mismatch = false;          // waits_for's slot carries another call (its tag), or a message of another size:
+  bool mismatch = false;  // waits_for's slot carries another call (its tag), or a message of another size:
   uint32_t foreign_tag = 0;
   uint64_t sent_bytes = 0, expected_bytes = 0;
   const Error* broken = nullptr;  // the connection's own error

@@ -14,7 +14,7 @@ enum Kind : uint32_t { kInline = 1, kEager = 2, kAnnounce = 3, kGrant = 4, kData
 // Tags of slots on a message connection: what the slot is. A reader looks before it knows the size.
 constexpr uint32_t kHeaderTag = 0x48, kPayloadTag = 0x50;
 constexpr size_t kInHeader = 32;
-constexpr size_t kMostEarly = 4096;            // unmatched messages kept per peer before its sender has to wait
+constexpr size_t kMostEarly = 4096;              // unmatched messages kept per peer before its sender has to wait
 constexpr size_t kStreamFrom = size_t{8} << 20;  // from here the copy into the user's buffer bypasses the caches
 
 }  // namespace
@@ -30,10 +30,10 @@ struct Mailbox::Header {
 struct Mailbox::Early {
   int tag;
   uint64_t bytes, id;
-  bool announced;          // only announced: the data waits for a grant
-  bool complete = false;   // data is whole
+  bool announced;         // only announced: the data waits for a grant
+  bool complete = false;  // data is whole
   std::vector<char> data;
-  PostedPtr claimed;       // a receive that matched while the data was still coming
+  PostedPtr claimed;  // a receive that matched while the data was still coming
 };
 
 struct Mailbox::Peer {
@@ -41,8 +41,8 @@ struct Mailbox::Peer {
   Sender* out = nullptr;
   Receiver* in = nullptr;
   // going out
-  std::deque<uint64_t> grants;             // to be sent
-  std::deque<PostedPtr> sends;             // whose header is not out yet
+  std::deque<uint64_t> grants;              // to be sent
+  std::deque<PostedPtr> sends;              // whose header is not out yet
   std::map<uint64_t, PostedPtr> announced;  // waiting for their grant
   std::deque<std::pair<uint64_t, PostedPtr>> granted;
   PostedPtr streaming;
@@ -54,11 +54,14 @@ struct Mailbox::Peer {
   Early* storing = nullptr;               // the early message it goes to
   size_t in_left = 0, in_bytes = 0, in_done = 0;
 
-  bool sending() const { return !grants.empty() || !sends.empty() || !announced.empty() || !granted.empty() || streaming; }
+  bool sending() const {
+    return !grants.empty() || !sends.empty() || !announced.empty() || !granted.empty() || streaming;
+  }
   bool receiving() const { return !recvs.empty() || !awaited.empty() || in_left > 0; }
 };
 
-Mailbox::Mailbox(Connections& connections, int rank, int ranks, size_t eager_bytes) : connections_(connections), rank_(rank), ranks_(ranks), eager_(eager_bytes) {
+Mailbox::Mailbox(Connections& connections, int rank, int ranks, size_t eager_bytes)
+    : connections_(connections), rank_(rank), ranks_(ranks), eager_(eager_bytes) {
   static_assert(sizeof(Header) == kInlineBytes);
   for (int r = 0; r < ranks; ++r) {
     peers_.push_back(std::make_unique<Peer>());

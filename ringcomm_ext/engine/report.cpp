@@ -11,7 +11,8 @@ namespace ringcomm {
 namespace {
 
 constexpr size_t kNamed = 4;  // ranks named with host and pid; a sentence with more is not read
-constexpr int64_t kAnnouncedNs = 200'000'000;  // guessed: ranks of one job reach a call within this, or they are late and not wrong
+constexpr int64_t kAnnouncedNs =
+    200'000'000;  // guessed: ranks of one job reach a call within this, or they are late and not wrong
 
 bool is_message(const Fingerprint& f) { return f.collective == Collective::send || f.collective == Collective::recv; }
 
@@ -57,7 +58,8 @@ std::string Communicator::call_text(const Fingerprint& f) const {
   char text[192];
   const std::string peer = f.root < 0 || f.root >= spec_.ranks ? "any source" : "rank " + std::to_string(shown(f.root));
   if (is_message(f)) {
-    std::snprintf(text, sizeof text, "%s of %llu bytes %s %s", name(f.collective), static_cast<unsigned long long>(f.bytes), f.collective == Collective::send ? "to" : "from",
+    std::snprintf(text, sizeof text, "%s of %llu bytes %s %s", name(f.collective),
+                  static_cast<unsigned long long>(f.bytes), f.collective == Collective::send ? "to" : "from",
                   peer.c_str());
     return text;
   }
@@ -66,8 +68,8 @@ std::string Communicator::call_text(const Fingerprint& f) const {
   if (f.op != ReduceOp::none && f.collective != Collective::barrier) details.push_back(name(f.op));
   if (f.root >= 0) details.push_back("root " + std::to_string(shown(f.root)));
   if (f.uniform && f.collective != Collective::barrier) details.push_back(std::to_string(f.bytes) + " bytes");
-  std::snprintf(text, sizeof text, "%s #%llu%s%s%s", name(f.collective), static_cast<unsigned long long>(f.sequence), details.empty() ? "" : " (",
-                joined(details, ", ").c_str(), details.empty() ? "" : ")");
+  std::snprintf(text, sizeof text, "%s #%llu%s%s%s", name(f.collective), static_cast<unsigned long long>(f.sequence),
+                details.empty() ? "" : " (", joined(details, ", ").c_str(), details.empty() ? "" : ")");
   return text;
 }
 
@@ -136,9 +138,10 @@ Error Communicator::describe_loss(int culprit, const Request& request, int step)
   const bool left = board_.state(culprit) == RankState::left;
   Error e = blame(left ? Cause::peer_left : Cause::peer_died, culprit, request.call, step);
   const bool came = is_message(request.call) || board_.read(culprit, nullptr).sequence >= request.call.sequence;
-  std::snprintf(e.text, sizeof e.text, "ringcomm: %s %s while rank %d was waiting for it in %s of group '%s'%s", rank_name(culprit).c_str(),
-                left ? "has left (it destroyed the group or ended)" : "died (its process is gone)", shown(spec_.rank), call_text(request.call).c_str(), spec_.name.c_str(),
-                came ? "" : "; it had not made this call");
+  std::snprintf(e.text, sizeof e.text, "ringcomm: %s %s while rank %d was waiting for it in %s of group '%s'%s",
+                rank_name(culprit).c_str(),
+                left ? "has left (it destroyed the group or ended)" : "died (its process is gone)", shown(spec_.rank),
+                call_text(request.call).c_str(), spec_.name.c_str(), came ? "" : "; it had not made this call");
   return e;
 }
 
@@ -192,7 +195,9 @@ std::string Communicator::who_does_not_go_on(const Request& request, int culprit
     why = "";
   else
     why = call.uniform ? " (stuck elsewhere?)" : " (stuck elsewhere, or it sends less than is expected here?)";
-  if (is_message(call)) return rank_name(culprit) + (call.collective == Collective::send ? " has not received it" : " has not sent it") + why;
+  if (is_message(call))
+    return rank_name(culprit) + (call.collective == Collective::send ? " has not received it" : " has not sent it") +
+           why;
   return "all ranks have made this call, but " + rank_name(culprit) + " does not go on" + why;
 }
 
@@ -209,8 +214,8 @@ Error Communicator::describe_timeout(const Request& request, double seconds) con
   }
   e.cause = Cause::timeout;
   accuse(e, culprit);
-  std::snprintf(e.text, sizeof e.text, "ringcomm: Timed out after %.1f s on rank %d in %s of group '%s': %s", seconds, shown(spec_.rank), call_text(request.call).c_str(),
-                spec_.name.c_str(), who.c_str());
+  std::snprintf(e.text, sizeof e.text, "ringcomm: Timed out after %.1f s on rank %d in %s of group '%s': %s", seconds,
+                shown(spec_.rank), call_text(request.call).c_str(), spec_.name.c_str(), who.c_str());
   return e;
 }
 
@@ -229,7 +234,8 @@ Communicator::Sides Communicator::sides(uint64_t sequence) const {
   }
   if (said.size() < 2) return {};
   Sides sides(said.begin(), said.end());
-  std::stable_sort(sides.begin(), sides.end(), [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  std::stable_sort(sides.begin(), sides.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
   return sides;
 }
 
@@ -240,14 +246,17 @@ bool Communicator::disagreement(const Request& request, int peer, Error& e) cons
   for (uint64_t sequence = last > Board::kCalls ? last - Board::kCalls + 1 : 1; sequence <= last; ++sequence) {
     const Sides found = sides(sequence);
     if (found.empty()) continue;
-    const auto holds = [](const auto& side, int rank) { return std::count(side.second.begin(), side.second.end(), rank) > 0; };
-    const auto other = std::find_if(found.begin(), found.end(), [&](const auto& side) { return !holds(side, spec_.rank); });
+    const auto holds = [](const auto& side, int rank) {
+      return std::count(side.second.begin(), side.second.end(), rank) > 0;
+    };
+    const auto other =
+        std::find_if(found.begin(), found.end(), [&](const auto& side) { return !holds(side, spec_.rank); });
     const bool odd_one = found.front().second.size() < found.back().second.size();
     accuse(e, odd_one ? found.front().second.front() : holds(*other, peer) ? peer : other->second.front());
     std::vector<std::string> parts;
     for (const auto& [text, ranks] : found) parts.push_back(rank_names(ranks) + " called " + text);
-    std::snprintf(e.text, sizeof e.text, "ringcomm: ranks disagree on call #%llu of group '%s': %s", static_cast<unsigned long long>(sequence), spec_.name.c_str(),
-                  joined(parts, "; ").c_str());
+    std::snprintf(e.text, sizeof e.text, "ringcomm: ranks disagree on call #%llu of group '%s': %s",
+                  static_cast<unsigned long long>(sequence), spec_.name.c_str(), joined(parts, "; ").c_str());
     return true;
   }
   return false;
@@ -276,8 +285,10 @@ bool Communicator::describe_sizes(const Stall& stall, Error& e) const {
     const int64_t sent = bytes_of_tag(stall.foreign_tag ^ f.hash(), element_size(f.dtype));
     if (sent < 0) continue;
     const std::string expected = sequence < last ? "none" : std::to_string(stall.expected_bytes) + " bytes";
-    std::snprintf(e.text, sizeof e.text, "ringcomm: sizes differ in %s of group '%s': %s sends %lld bytes to %s, which expects %s from it", call_text(f).c_str(),
-                  spec_.name.c_str(), rank_name(stall.waits_for).c_str(), static_cast<long long>(sent), rank_name(spec_.rank).c_str(), expected.c_str());
+    std::snprintf(e.text, sizeof e.text,
+                  "ringcomm: sizes differ in %s of group '%s': %s sends %lld bytes to %s, which expects %s from it",
+                  call_text(f).c_str(), spec_.name.c_str(), rank_name(stall.waits_for).c_str(),
+                  static_cast<long long>(sent), rank_name(spec_.rank).c_str(), expected.c_str());
     return true;
   }
   return false;
@@ -290,8 +301,10 @@ Error Communicator::describe_mismatch(const Stall& stall) const {
   const std::string peer = rank_name(stall.waits_for), me = rank_name(spec_.rank);
   const auto number = [](uint64_t n) { return static_cast<unsigned long long>(n); };
   if (is_message(mine)) {
-    std::snprintf(e.text, sizeof e.text, "ringcomm: sizes differ in group '%s': %s sent a message of %llu bytes, but %s receives it into %llu bytes", spec_.name.c_str(), peer.c_str(),
-                  number(stall.sent_bytes), me.c_str(), number(stall.expected_bytes));
+    std::snprintf(
+        e.text, sizeof e.text,
+        "ringcomm: sizes differ in group '%s': %s sent a message of %llu bytes, but %s receives it into %llu bytes",
+        spec_.name.c_str(), peer.c_str(), number(stall.sent_bytes), me.c_str(), number(stall.expected_bytes));
     return e;
   }
   await_announcements(mine.sequence);
@@ -299,10 +312,13 @@ Error Communicator::describe_mismatch(const Stall& stall) const {
   if (describe_sizes(stall, e)) return e;
   std::string theirs = "its last was " + call_text(board_.read(stall.waits_for, nullptr));
   for (int i = 0; i < Board::kCalls; ++i)
-    if (Fingerprint f; mine.sequence > static_cast<uint64_t>(i) && board_.find(stall.waits_for, mine.sequence - i, f) && f.hash() == stall.foreign_tag)
+    if (Fingerprint f; mine.sequence > static_cast<uint64_t>(i) && board_.find(stall.waits_for, mine.sequence - i, f) &&
+                       f.hash() == stall.foreign_tag)
       theirs = "what it sent belongs to " + call_text(f);
-  std::snprintf(e.text, sizeof e.text, "ringcomm: ranks disagree on call #%llu of group '%s': %s is in %s; %s is in another call: %s", number(mine.sequence), spec_.name.c_str(),
-                me.c_str(), call_text(mine).c_str(), peer.c_str(), theirs.c_str());
+  std::snprintf(e.text, sizeof e.text,
+                "ringcomm: ranks disagree on call #%llu of group '%s': %s is in %s; %s is in another call: %s",
+                number(mine.sequence), spec_.name.c_str(), me.c_str(), call_text(mine).c_str(), peer.c_str(),
+                theirs.c_str());
   return e;
 }
 

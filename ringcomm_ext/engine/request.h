@@ -19,7 +19,7 @@ class Request {
   const int64_t deadline_ns;
   const int64_t started_ns;
   bool large = false;  // so much work that async callers leave it to the driver; set before it is queued
-  int source = -1;  // recv: who sent it; valid once done
+  int source = -1;     // recv: who sent it; valid once done
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Valid once done; null on success.

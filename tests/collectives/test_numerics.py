@@ -12,7 +12,7 @@ from torch import Tensor
 
 from collective_checks import Pools
 from collective_inputs import raw
-from test_schedules import PAIRS, forced
+from test_every_schedule import PAIRS, forced
 
 SIZES = (1, 13, 15, 1000, 70_001)
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -14,7 +14,7 @@ from torch import Tensor
 from collective_checks import Pools, nothing_wrong
 from collective_inputs import MOVED_ONLY, REDUCIBLE, ops_of
 from collective_operations import MOVING, OPERATIONS, REDUCING, Case, run_cases
-from test_schedules import PAIRS
+from test_every_schedule import PAIRS
 
 
 def random_config(dice: random.Random) -> dict[str, Any]:

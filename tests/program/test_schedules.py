@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from calls import run_and_check
 
+from calls import run_and_check
 from ringcomm.program.ops import ROOTED, Collective, ConnectionKind, Opcode, Problem, Program, ScheduleError
 from ringcomm.program.verify import verify, verify_sequence
 from ringcomm.schedules import BUILT_IN, build, build_all, roots

@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 
 import pytest
+
 from calls import run_and_check
 from plans import BROKEN, ILLEGAL, Broken, good, late_deadlock
-
 from ringcomm.program.ops import Program, ScheduleError, Step
 from ringcomm.program.plan import Plan
 from ringcomm.program.replay import Replay
