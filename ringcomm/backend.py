@@ -35,8 +35,9 @@ def create(options: Any, backend_options: Any) -> Backend:
     """Makes the backend of one group.
 
     options: torch's `_DistributedBackendOptions` (store, group_rank, group_size, timeout, group_id).
-    backend_options: the user's `pg_options` (see `ringcomm.config.load`) or None. Blocks until every rank of the group has come. Raises
-    ConfigError, BootstrapError, AgreementError, ImportError, or RuntimeError naming the rank that cannot be reached.
+    backend_options: the user's `pg_options` (see `ringcomm.config.load`) or None.
+    Blocks until every rank of the group has come. Raises ConfigError, BootstrapError, AgreementError, ImportError, or
+    RuntimeError naming the rank that cannot be reached.
     """
     settings = config.load(backend_options)
     rank, ranks, name = options.group_rank, options.group_size, options.group_id
