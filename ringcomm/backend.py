@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -45,11 +46,11 @@ def create(options: Any, backend_options: Any) -> Backend:
     extension = _load.extension()
     _start(extension, settings, ranks)
     _start_log(extension, settings, rank)
-    rules, channels, slots = _tables(settings, ranks)
+    plan = _plan(settings, ranks, extension)
     seed = extension.seed(
-        rank=rank, ranks=ranks, channels=channels, slots=settings.memory.slots, message=MESSAGE_SLOT, **slots
+        rank=rank, ranks=ranks, channels=plan.channels, slots=settings.memory.slots, message=MESSAGE_SLOT, **plan.slots
     )
-    card = {**seed.card(), **_facts(), "digest": _digest(settings, extension)}
+    card = {**seed.card(), **_facts(), "digest": plan.digest}
     cards = bootstrap.exchange(options.store, rank, ranks, card, timeout.total_seconds(), name)
     bootstrap.check_agreement(cards)
     numbers = options.global_ranks_in_group or range(ranks)  # torch leaves it empty for the default group
@@ -58,16 +59,46 @@ def create(options: Any, backend_options: Any) -> Backend:
         seed=seed,
         name=name,
         cards=peers,
-        rules=rules,
+        rules=plan.rules,
         spin_ns=settings.progress.spin_ns_for(_share(ranks), host.usable_cores(cards)),
         yields=settings.progress.yields,
         timeout=timeout,
     )
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What follows from the configuration and the size of the group alone."""
+
+    settings: config.Config
+    rules: list[tuple[Any, ...]]
+    channels: int
+    slots: dict[str, int]
+    """Capacity in bytes of a slot, by kind of connection."""
+    digest: dict[str, str]
+
+
+# A program makes many groups from one configuration; its object is kept in the value, so its id stands for one only.
+_plans: dict[tuple[int, int], _Plan] = {}
+
+
+def _plan(settings: config.Config, ranks: int, extension: Any) -> _Plan:
+    key = (id(settings), ranks)
+    if key not in _plans:
+        if len(_plans) >= 64:
+            _plans.clear()
+        _plans[key] = _Plan(settings, *_tables(settings, ranks), _digest(settings, extension))
+    return _plans[key]
+
+
 def _facts() -> dict[str, Any]:
+    return {**_lasting_facts(os.getpid()), "cores": sorted(os.sched_getaffinity(0))}
+
+
+@lru_cache(maxsize=1)
+def _lasting_facts(pid: int) -> dict[str, Any]:
     facts = host.facts()
-    return {key: facts[key] for key in ("hostname", "pid", "cores", "cpu_quota", "cgroup")}
+    return {"pid": pid} | {key: facts[key] for key in ("hostname", "cpu_quota", "cgroup")}
 
 
 def _digest(settings: config.Config, extension: Any) -> dict[str, str]:
@@ -151,7 +182,7 @@ def _start(extension: Any, settings: config.Config, ranks: int) -> None:
 def _start_log(extension: Any, settings: config.Config, rank: int) -> None:
     levels = {"WARN": 0, "INFO": 1, "DEBUG": 2}
     file = (settings.debug.file or "").replace("%r", os.environ.get("RANK", str(rank)))
-    if not extension.set_log(levels[settings.debug.level], file, f"{host.facts()['hostname']}:{os.getpid()}"):
+    if not extension.set_log(levels[settings.debug.level], file, f"{_facts()['hostname']}:{os.getpid()}"):
         raise ringcomm.ConfigError(f"debug.file is {file!r}, which cannot be opened for writing")
     if rank == 0 and settings.debug.level != "WARN":
         for line in settings.log_lines():

@@ -31,8 +31,28 @@ class _Reading:
     notes: list[str] = field(default_factory=list)
 
 
+# What was read last, by everything it depends on. A process makes many groups from one configuration, and a group must
+# not take longer than its peers' sockets; the documents in the keys' places are kept, so that an id stands for one only.
+_loaded: dict[tuple[object, ...], tuple[Located, Config]] = {}
+_KEPT = 16
+
+
 def load(options: object, environ: Mapping[str, str]) -> Config:
     document, base, origin, asked, notes = _find(options, environ)
+    ours = tuple(sorted((name, value) for name, value in environ.items() if name.startswith("RINGCOMM_")))
+    key = (id(document), origin, ours)
+    if key in _loaded:
+        return _loaded[key][1]
+    config = _build(document, base, origin, asked, notes, environ)
+    while len(_loaded) >= _KEPT:
+        _loaded.pop(next(iter(_loaded)))
+    _loaded[key] = (document, config)
+    return config
+
+
+def _build(
+    document: Located, base: Path | None, origin: str, asked: bool, notes: list[str], environ: Mapping[str, str]
+) -> Config:
     reading = _Reading(notes=notes)
     top = mapping(document, "the configuration", ("version", "schedules", "policy", *SECTIONS))
     schedules = schedule_files(top.get("schedules"), base)

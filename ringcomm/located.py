@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ringcomm.errors import ConfigError
 
 @dataclass(frozen=True)
 class Located:
-    """A value and its place. `value` is a dict of str -> Located, a list of Located, or a scalar."""
+    """A value and its place. `value` is a dict of str -> Located, a list of Located, or a scalar; nobody changes it."""
 
     value: object
     where: str
@@ -21,12 +22,18 @@ class Located:
 
 def read_yaml(path: Path, shown: str) -> Located:
     """The one document of a file; `shown` is its name in places. Raises ConfigError where it cannot be read."""
-    import yaml
-
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{shown}: cannot be read: {error}") from None
+    return _parsed(text, shown)
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str, shown: str) -> Located:
+    """Cached: every group of a process reads the configuration, and parsing takes longer than making the group."""
+    import yaml
+
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
