@@ -85,9 +85,17 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
                    Collective collective, const std::string& schedule, int root, std::string& error) {
     return build_program(collective, schedule, ranks, rank, root, slots, error);
   };
+  std::exception_ptr signal;  // what a signal handler raised: Ctrl-C
+  spec.interrupted = [&signal] {
+    const py::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() == 0) return false;
+    signal = std::make_exception_ptr(py::error_already_set());
+    return true;
+  };
   const py::gil_scoped_release nogil;
   Error error;
   CommunicatorPtr group = handle.seed->connect(std::move(spec), peers, after_ms(timeout.count()), error);
+  if (signal) std::rethrow_exception(signal);
   if (!group) raise(error);
   return c10::make_intrusive<Backend>(std::move(handle.seed), std::move(group), timeout);
 }

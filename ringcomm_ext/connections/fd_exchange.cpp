@@ -141,8 +141,8 @@ void FdServer::serve(int connection) {
   close(connection);
 }
 
-bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_ns, std::vector<int>& fds,
-               Error& error) {
+bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_ns,
+               const std::function<bool()>& interrupted, std::vector<int>& fds, Error& error) {
   sockaddr_un a;
   const socklen_t length = abstract_address(address, a);
   const int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -162,13 +162,13 @@ bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_
   while (true) {
     const int64_t left = deadline_ns - now_ns();
     if (left <= 0) break;
-    const int n = poll(&p, 1, static_cast<int>(std::min<int64_t>(left / 1'000'000 + 1, 1000)));
+    const int n = poll(&p, 1, static_cast<int>(std::min<int64_t>(left / 1'000'000 + 1, 200)));
     if (n > 0) {
       code = receive_fds(s, fds);
       break;
     }
-    if (n < 0 && errno != EINTR) {
-      code = errno;
+    if ((n < 0 && errno != EINTR) || (interrupted && interrupted())) {
+      code = n < 0 ? errno : EINTR;
       break;
     }
   }

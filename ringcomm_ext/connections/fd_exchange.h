@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -41,8 +42,9 @@ class FdServer {
   std::map<Nonce, std::vector<int>> offers_;
 };
 
-// The asking side: blocks up to the deadline. On success `fds` are the caller's to close.
-bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_ns, std::vector<int>& fds,
-               Error& error);
+// The asking side: blocks up to the deadline, or until `interrupted` (may be empty; asked now and then) says true. On
+// success `fds` are the caller's to close.
+bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_ns,
+               const std::function<bool()>& interrupted, std::vector<int>& fds, Error& error);
 
 }  // namespace ringcomm

@@ -1,14 +1,23 @@
 #include "engine/callbacks.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "engine/threads.h"
 
 namespace ringcomm {
+namespace {
+
+// Completions come in bursts (the buckets of a backward pass): a few yields cost less than a sleep and a wake for each.
+constexpr int kYields = 20;
+
+}  // namespace
 
 void Callbacks::run(std::function<void()> callback) {
   const std::lock_guard<std::mutex> hold(mutex_);
@@ -17,8 +26,13 @@ void Callbacks::run(std::function<void()> callback) {
   if (static_cast<int>(queue_.size()) <= free_) {
     wake_.notify_one();
   } else if (threads_ < kMostThreads) {
-    ++threads_;
-    start_thread("rc-callback", [this] { work(); }).detach();
+    try {
+      start_thread("rc-callback", [this] { work(); }).detach();
+      ++threads_;
+    } catch (const std::system_error& e) {  // the process may have no more threads; others may come to take it
+      std::fprintf(stderr, "ringcomm: no thread for the callback of a future (%s)%s\n", e.what(),
+                   threads_ > 0 ? "; it waits for another to end" : "; it waits for the next callback");
+    }
   } else if (!warned_) {
     warned_ = true;
     std::fprintf(stderr,
@@ -33,6 +47,11 @@ void Callbacks::work() {
   std::unique_lock<std::mutex> hold(mutex_);
   while (true) {
     ++free_;
+    for (int i = 0; i < kYields && queue_.empty() && !stopping_; ++i) {
+      hold.unlock();
+      sched_yield();
+      hold.lock();
+    }
     wake_.wait(hold, [this] { return stopping_ || !queue_.empty(); });
     --free_;
     if (stopping_) break;

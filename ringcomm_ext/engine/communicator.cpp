@@ -223,22 +223,24 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
       lanes_[c]->push(request,
                       std::make_unique<Interpreter>(make_run(call, chosen, *bound(program, c), c, channels, f.hash())));
   }
-  issued(call.caller_waits);
+  issued(*request, call.caller_waits);
   return request;
 }
 
 // A caller that waits drives it itself. An async call does what can be done at once (cheap for small messages: the last of several often
 // finishes the others), then leaves the rest to the driver. Not so for large ones: the caller has its own work to do.
-void Communicator::issued(bool caller_waits) {
+void Communicator::issued(const Request& request, bool caller_waits) {
   if (caller_waits) return;
   const bool failed =
       failed_.load(std::memory_order_seq_cst);  // then advance() ends it; a group that has left has no driver any more
   if (failed || large_.load(std::memory_order_relaxed) == 0) advance();
   if (pending() == 0) return;
-  if (waiters_.load(std::memory_order_seq_cst) == 0)
+  if (waiters_.load(std::memory_order_seq_cst) > 0)
+    engine_.doorbell().ring();  // who waits here may be asleep, and drives for all
+  else if (request.large)
     engine_.wake_drivers();
   else
-    engine_.doorbell().ring();  // who waits here may be asleep, and drives for all
+    engine_.drive_soon();
 }
 
 // Before the request stands in a queue.
@@ -255,7 +257,7 @@ RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline
   message.request = request;
   queue(*request, bytes);
   mailbox_->post(std::move(message));
-  issued(false);
+  issued(*request, false);
   return request;
 }
 

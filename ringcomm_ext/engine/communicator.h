@@ -48,6 +48,8 @@ struct GroupSpec {
   ShmLayout layout;
   WaitPolicy caller;
   std::array<std::vector<Rule>, kCollectives> rules;  // by collective; the last of each has no limit
+  // Asked now and then while the group is being connected; true: give up. May be empty.
+  std::function<bool()> interrupted;
   // The packed program of (collective, schedule, root), or a sentence in `error`. Called without any lock held.
   std::function<std::vector<int32_t>(Collective, const std::string& schedule, int root, std::string& error)> build;
 };
@@ -114,7 +116,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Run make_run(const Call& call, const Rule& rule, const Bound& bound, int channel, int channels, uint32_t tag) const;
   void log_choice(const Call& call, const Rule& rule);
   void queue(Request& request, uint64_t bytes);
-  void issued(bool caller_waits);
+  void issued(const Request& request, bool caller_waits);
   RequestPtr post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep);
   void deliver(Ended& ended);
   void settle(const Stall& stall, Ended& ended);

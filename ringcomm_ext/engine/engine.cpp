@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@ constexpr int64_t kVisitNs = 10'000'000'000;  // a peer asks as soon as it has c
 constexpr size_t kMostVisitors = 256;
 constexpr int64_t kDrainNs = 200'000'000;  // at exit, for threads and callbacks that are about to return
 constexpr uint64_t kListener = 1ull << 62, kStop = 2ull << 62, kConnection = 3ull << 62, kKind = 3ull << 62;
+constexpr uint64_t kTimer = kStop | 1;
 
 bool system_error(Error& error, const char* what) {
   error.cause = Cause::internal;
@@ -51,9 +53,11 @@ std::unique_ptr<Engine> Engine::start(const EngineOptions& options, Error& error
   }
   engine->epoll_ = epoll_create1(EPOLL_CLOEXEC);
   engine->stop_event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (engine->epoll_ < 0 || engine->stop_event_ < 0 ||
+  engine->timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (engine->epoll_ < 0 || engine->stop_event_ < 0 || engine->timer_ < 0 ||
       !add_to_epoll(engine->epoll_, engine->server_.listener(), kListener) ||
-      !add_to_epoll(engine->epoll_, engine->stop_event_, kStop)) {
+      !add_to_epoll(engine->epoll_, engine->stop_event_, kStop) ||
+      !add_to_epoll(engine->epoll_, engine->timer_, kTimer)) {
     system_error(error, "epoll");
     return nullptr;
   }
@@ -78,7 +82,7 @@ Engine::~Engine() {
   for (std::thread& t : threads_) t.join();
   callbacks_.stop(2'000'000'000);
   groups_.clear();  // their peers leave the epoll set
-  for (int fd : {epoll_, stop_event_, self_ ? self_->pidfd : -1})
+  for (int fd : {epoll_, stop_event_, timer_, self_ ? self_->pidfd : -1})
     if (fd >= 0) close(fd);
 }
 
@@ -148,6 +152,8 @@ void Engine::poll() {
         welcome();
       } else if ((id & kKind) == kConnection) {
         answer(id);
+      } else if (id == kTimer) {
+        look_after_all();
       } else if (id != kStop) {
         look_at_peer(id);
       }
@@ -224,12 +230,37 @@ void Engine::close_in_child() {
   close(server_.listener());
   close(epoll_);
   close(stop_event_);
+  close(timer_);
 }
 
 std::vector<CommunicatorPtr> Engine::groups(uint64_t& version) {
   const std::lock_guard<std::mutex> hold(mutex_);
   version = version_.load();
   return groups_;
+}
+
+// The order against the poller: work is queued before the timer is claimed here; there the claim is given back before the look. So either the
+// poller's look sees the work, or this sets the timer anew.
+void Engine::drive_soon() {
+  if (timer_set_.exchange(true, std::memory_order_seq_cst)) return;
+  const itimerspec once{{0, 0}, {0, static_cast<long>(soon_ns_.load(std::memory_order_relaxed))}};
+  timerfd_settime(timer_, 0, &once, nullptr);
+}
+
+void Engine::look_after_all() {
+  uint64_t count;
+  [[maybe_unused]] const auto n = read(timer_, &count, sizeof count);
+  timer_set_.store(false, std::memory_order_seq_cst);
+  bool found = false, left = false;
+  uint64_t version;
+  for (const CommunicatorPtr& group : groups(version)) {
+    if (!group->wants_driver(0)) continue;
+    found = true;
+    group->advance();
+    left |= group->wants_driver(0);
+  }
+  soon_ns_.store(found ? kSoonNs : std::min(2 * soon_ns_.load(std::memory_order_relaxed), kLatestNs), std::memory_order_relaxed);
+  if (left) wake_drivers();
 }
 
 // A parked driver wakes by its own word; one asleep on the doorbell looks at the word after raising the flag, or is rung here.

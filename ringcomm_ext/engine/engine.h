@@ -55,13 +55,18 @@ class Engine {
   void close_in_child();
   // A group has work that no caller drives.
   void wake_drivers();
+  // The same for small work whose caller most likely waits for it, or issues more, within microseconds: the poller looks a little later, and
+  // wakes the drivers only if something is left. A driver woken at once would take the core from that very caller.
+  void drive_soon();
 
  private:
-  Engine(const EngineOptions& options) : options_(options), budget_(options.memory_limit) {}
+  static constexpr int64_t kSoonNs = 20'000, kLatestNs = 500'000;
+  Engine(const EngineOptions& options) : options_(options), budget_(options.memory_limit), soon_ns_(kSoonNs) {}
   void drive(int worker);
   void poll();
   void watch(const std::shared_ptr<PeerProcess>& peer);
   void look_at_peer(uint64_t id);
+  void look_after_all();
   void welcome();
   void answer(uint64_t visitor);
   void show_out(int64_t older_than);
@@ -72,7 +77,9 @@ class Engine {
   FdServer server_;
   Callbacks callbacks_;
   std::shared_ptr<PeerProcess> self_;
-  int epoll_ = -1, stop_event_ = -1;
+  int epoll_ = -1, stop_event_ = -1, timer_ = -1;
+  std::atomic<bool> timer_set_{false};
+  std::atomic<int64_t> soon_ns_;  // the poller's; longer while its looks find nothing
   // Who has connected and not asked yet, oldest first; the poller's. Strangers may connect and say nothing, so there are few and none gets old.
   struct Visitor {
     int fd;

@@ -49,7 +49,7 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
     return false;
   }
   std::vector<int> fds;
-  if (!fetch_fds(card.socket, nonce, deadline_ns, fds, error)) {
+  if (!fetch_fds(card.socket, nonce, deadline_ns, spec.interrupted, fds, error)) {
     const std::string why = error.text;
     error.rank = peer;
     std::snprintf(error.text, sizeof error.text,
@@ -74,10 +74,27 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
   return info.process && info.segment && (peer != 0 || spec.board);
 }
 
+namespace {
+
+constexpr int64_t kQuestionNs = 100'000'000;  // between looks at Ctrl-C
+
+// The others may have counted this rank in already: they must not wait for its calls.
+bool give_up(Board& board, Error& error) {
+  board.set_state(RankState::left);
+  if (!error) {
+    error.cause = Cause::aborted;
+    std::snprintf(error.text, sizeof error.text, "ringcomm: interrupted while a group was being connected");
+  }
+  return false;
+}
+
+}  // namespace
+
 // Each rank says on the board that it has what it needs from all others, and waits until all have said so.
 bool GroupSeed::all_connected(const GroupSpec& spec, int64_t deadline_ns, Error& error) const {
   Board board(spec.board->data(), spec.ranks, rank_);
   board.set_state(RankState::present);
+  int64_t next_question = now_ns() + kQuestionNs;
   int64_t nap_ns = 20'000;  // guessed; a waiting rank must leave the core to those that are not there yet
   for (int peer = 0; peer < spec.ranks;) {
     const bool dead = spec.peers[peer].process->dead.load();  // before its state: it may connect, then end
@@ -93,7 +110,11 @@ bool GroupSeed::all_connected(const GroupSpec& spec, int64_t deadline_ns, Error&
                     "ringcomm: group '%s': rank %d (host %s, pid %d) %s before it was connected to all ranks",
                     spec.name.c_str(), spec.peers[peer].global_rank, spec.peers[peer].host.c_str(),
                     spec.peers[peer].pid, dead ? "died" : "did not answer in time: the timeout passed");
-      return false;
+      return give_up(board, error);
+    }
+    if (spec.interrupted && now_ns() >= next_question) {
+      next_question = now_ns() + kQuestionNs;
+      if (spec.interrupted()) return give_up(board, error);
     }
     const timespec nap{0, nap_ns};
     nanosleep(&nap, nullptr);
@@ -114,6 +135,7 @@ CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& 
   for (size_t peer = 0; peer < cards.size(); ++peer)
     if (!open_peer(cards[peer], static_cast<int>(peer), deadline_ns, spec, error)) return nullptr;
   if (!all_connected(spec, deadline_ns, error)) return nullptr;
+  spec.interrupted = nullptr;  // it belongs to this call
   auto group = std::make_shared<Communicator>(engine_, std::move(spec));
   engine_.add(group);
   return group;
