@@ -25,6 +25,7 @@ class Backoff {
 
   const WaitPolicy policy_;
   int64_t spin_until_ = 0;  // 0: not started
+  int64_t next_yield_ = 0;
   int yields_done_ = 0;
 };
 
