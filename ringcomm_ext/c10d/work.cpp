@@ -1,6 +1,7 @@
 #include "c10d/work.h"
 
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -19,9 +20,10 @@ std::exception_ptr exception_of(const Error& error) {
   }
 }
 
-// Runs Python's signal handlers; true if one raised (then the exception is in `raised`). On threads other than the main one Python does nothing here.
+// Runs Python's signal handlers; true if one raised (then the exception is in `raised`).
 bool signals_raise(std::exception_ptr& raised) {
-  if (!Py_IsInitialized()) return false;
+  // Python runs handlers on its main thread only, which is the process's; others need not wait for Python's lock here.
+  if (!Py_IsInitialized() || gettid() != getpid()) return false;
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() == 0) return false;
   try {

@@ -1,5 +1,7 @@
 #include "engine/communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <tuple>
@@ -49,6 +51,11 @@ bool is_move(Collective c) {
 void nap() {
   const timespec t{0, 200'000};
   nanosleep(&t, nullptr);
+}
+
+// For a thread that must not go back to Python any more: it ends with the process.
+[[noreturn]] void park() {
+  while (true) pause();
 }
 
 // FNV-1a: the same in every build, because ranks compare it.
@@ -374,6 +381,7 @@ void Communicator::deliver(Ended& ended) {
 
 bool Communicator::wait(Request& request, int64_t until_ns, const std::function<bool()>& interrupted) {
   if (request.done()) return true;
+  const bool at_exit = engine_.exiting();
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   Backoff backoff(spec_.caller);
   Doorbell& doorbell = engine_.doorbell();
@@ -395,11 +403,13 @@ bool Communicator::wait(Request& request, int64_t until_ns, const std::function<
     if (request.done()) break;
     const int64_t until = std::min({until_ns - now, request.deadline_ns - now, kLongestSleepNs});
     const bool signal = until > 0 && doorbell.sleep(bell, until);
+    if (engine_.exiting() && !at_exit) park();
     if ((signal || now_ns() - asked > kLongestSleepNs) && interrupted) {
       if ((stop = interrupted())) break;
       asked = now_ns();
     }
   }
+  if (engine_.exiting() && !at_exit) park();
   // Hand over: the driver if nobody else waits here, and any other sleeper of this process looks again.
   if (waiters_.fetch_sub(1, std::memory_order_seq_cst) == 1 && pending() > 0) engine_.wake_drivers();
   doorbell.ring();

@@ -93,13 +93,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Orderly end, for good: until then (now_ns() time) pending calls may end; sends that are owed are waited for as long as their
   // peers live and run. What is pending afterwards, or comes later, ends as aborted. Waits for nothing if `until_ns` has passed and nothing is owed.
   void leave(int64_t until_ns, bool owes_sends);
+  void let_end(int64_t until_ns, bool owes_sends);  // the waiting part of it
   bool failed(Error& error) const;
   // Who has not made this call, in words: for a wait that ran out of time.
   std::string who_is_missing(const Request& request) const;
 
   uint64_t sequence() const { return sequence_.load(); }
   void set_sequence(uint64_t s) { sequence_.store(s); }
-  int waiters() const { return waiters_.load(); }
   const GroupSpec& spec() const { return spec_; }
   const char* connection_kind() const { return connections_->kind(); }
 
@@ -126,7 +126,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int pending() const { return pending_.load(std::memory_order_seq_cst); }
 
   void look_at_ranks(int64_t now);
-  void let_end(int64_t until_ns, bool owes_sends);
 
   // report.cpp
   Error blame(Cause cause, int culprit, const Fingerprint& call, int step) const;

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kLookAgainNs = 200'000'000;
 constexpr int64_t kVisitNs = 10'000'000'000;  // a peer asks as soon as it has connected
 constexpr size_t kMostVisitors = 256;
-constexpr int64_t kDrainNs = 200'000'000;  // at exit, for threads and callbacks that are about to return
+constexpr int64_t kDrainNs = 200'000'000;  // at exit, for callbacks that are about to return
 constexpr uint64_t kListener = 1ull << 62, kStop = 2ull << 62, kConnection = 3ull << 62, kKind = 3ull << 62;
 constexpr uint64_t kTimer = kStop | 1;
 
@@ -210,20 +210,20 @@ void Engine::remove(const Communicator* group) {
   version_.fetch_add(1);
 }
 
+// Threads that still wait are not woken: a thread that comes back to Python while the interpreter is being taken down is ended by it in
+// the midst of C++ frames (Python below 3.14), and that aborts the process. Those in Work.wait are parked (Communicator::wait); those
+// that wait for a Future stay where they are, because no callback completes it any more.
 void Engine::leave_all(int64_t grace_ns) {
   const int64_t until = now_ns() + grace_ns;  // for all groups together
   uint64_t version;
   const std::vector<CommunicatorPtr> all = groups(version);
+  for (const CommunicatorPtr& group : all) group->let_end(until, false);
+  exiting_ = true;
+  callbacks_.stop(std::max<int64_t>(until - now_ns(), kDrainNs));
   for (const CommunicatorPtr& group : all) {
-    group->leave(until, false);
+    group->leave(0, false);
     remove(group.get());
   }
-  // Threads whose wait ended just now should be out of here before the interpreter goes.
-  const auto waiting = [&] {
-    return std::any_of(all.begin(), all.end(), [](const CommunicatorPtr& g) { return g->waiters() > 0; });
-  };
-  while (waiting() && now_ns() < until + kDrainNs) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  callbacks_.stop(std::max<int64_t>(until - now_ns(), kDrainNs));
 }
 
 void Engine::close_in_child() {

@@ -51,6 +51,7 @@ class Engine {
   void remove(const Communicator* group);
   // Interpreter exit: every group leaves, no callback runs afterwards.
   void leave_all(int64_t grace_ns);
+  bool exiting() const { return exiting_.load(std::memory_order_seq_cst); }
   // In a forked child: lets go of what the parent still serves. Async-signal-safe.
   void close_in_child();
   // A group has work that no caller drives.
@@ -88,7 +89,7 @@ class Engine {
   std::map<uint64_t, Visitor> visitors_;
   uint64_t next_visitor_ = 0;
   std::vector<std::thread> threads_;
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false}, exiting_{false};
 
   std::mutex mutex_;
   std::vector<CommunicatorPtr> groups_;

@@ -87,6 +87,14 @@ def kill_self(store: Any, after: float) -> None:
     signal_self(store, signal.SIGKILL, after)
 
 
+def wake_later(pid: int, after: float) -> None:
+    """From another process, because this one will be stopped."""
+    if os.fork() == 0:
+        time.sleep(after)
+        os.kill(pid, signal.SIGCONT)
+        os._exit(0)
+
+
 def named(store: Any, rank: int) -> str:
     """How errors name the rank that called signal_self."""
     return f"rank {rank} (host {HOST}, pid {store.get('pid').decode()})"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from faulty import LATE, failure, start
+from faulty import LATE, failure, start, wake_later
 from ranks import run_ranks
+from ringcomm import bootstrap
 
 TIMEOUT = 3.0
 
@@ -32,8 +36,6 @@ def test_rank_0_that_never_comes_is_named_at_the_timeout() -> None:
 
 
 def other_settings(rank: int, world: int, folder: str) -> Any:
-    import os
-
     config = Path(folder, f"{rank}.yaml")
     config.write_text(f"version: 1\nmemory: {{slots: {8 if rank == 1 else 4}}}\n")
     os.environ["RINGCOMM_CONFIG"] = str(config)
@@ -45,6 +47,29 @@ def test_settings_that_differ_are_named_with_their_ranks(tmp_path: Path) -> None
     assert {f.kind for f in found} == {"AgreementError"} and len({f.text for f in found}) == 1
     text = found[0].text
     assert "memory.slots" in text and "ranks 0, 2" in text and "rank 1" in text, text
+
+
+def interrupted_while_connecting(rank: int, world: int) -> Any:
+    """Rank 1 stops when the cards are exchanged and before it connects; Ctrl-C on rank 0, which waits for it."""
+    if rank == 1:
+        exchanged = bootstrap.check_agreement
+
+        def stop(cards: Any) -> None:
+            wake_later(os.getpid(), 4.0)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            exchanged(cards)
+
+        bootstrap.check_agreement = stop
+        return failure(lambda: start(timeout=30))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return failure(lambda: start(timeout=30))
+
+
+def test_ctrl_c_while_a_group_is_being_connected() -> None:
+    found, other = run_ranks(interrupted_while_connecting, 2)
+    assert found.kind == "KeyboardInterrupt" and 1.5 < found.seconds < 2.0 + 1.0
+    assert "rank 0 (host" in other.text and other.seconds < 4.0 + 3.0
 
 
 def comes_late(rank: int, world: int) -> bool:

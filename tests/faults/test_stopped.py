@@ -9,20 +9,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from faulty import LATE, LEFT, all_reduce, destroy_seconds, failure, named, signal_self, start
+from faulty import LATE, LEFT, all_reduce, destroy_seconds, failure, named, signal_self, start, wake_later
 from ranks import run_ranks
 
 TIMEOUT = 3.0
 STOP = 8.0
 """Seconds the silent rank is stopped: longer than the others need to time out, destroy and report."""
-
-
-def wake_later(pid: int, after: float) -> None:
-    """From another process, because this one will be stopped."""
-    if os.fork() == 0:
-        time.sleep(after)
-        os.kill(pid, signal.SIGCONT)
-        os._exit(0)
 
 
 def stop_one(rank: int, world: int, victim: int) -> Any:
