@@ -259,7 +259,8 @@ void Engine::look_after_all() {
     group->advance();
     left |= group->wants_driver(0);
   }
-  soon_ns_.store(found ? kSoonNs : std::min(2 * soon_ns_.load(std::memory_order_relaxed), kLatestNs), std::memory_order_relaxed);
+  soon_ns_.store(found ? kSoonNs : std::min(2 * soon_ns_.load(std::memory_order_relaxed), kLatestNs),
+                 std::memory_order_relaxed);
   if (left) wake_drivers();
 }
 
