@@ -32,7 +32,7 @@ class _Reading:
 
 
 # What was read last, by everything it depends on. A process makes many groups from one configuration, and a group must
-# not take longer than its peers' sockets; the documents in the keys' places are kept, so that an id stands for one only.
+# not take longer than its peers' sockets. The documents are kept with them, so that an id stands for one only.
 _loaded: dict[tuple[object, ...], tuple[Located, Config]] = {}
 _KEPT = 16
 

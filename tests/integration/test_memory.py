@@ -1,4 +1,4 @@
-"""Shared memory of a rank stays within the design's figures: its own segments and the pages of its peers' it has touched.
+"""Shared memory of a rank stays within the design's figures: own segments and the peers' pages it has touched.
 
 Counted as the resident size of this process's mappings of our memfds (smaps), after the calls named in each test.
 """
