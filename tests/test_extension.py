@@ -17,7 +17,7 @@ STUB = ast.parse((Path(ringcomm.__file__).parent / "_C.pyi").read_text())
 
 
 def public(names: list[str]) -> set[str]:
-    return {name for name in names if not name.startswith("__")}
+    return {name for name in names if not name.startswith(("__", "_pybind11_"))}
 
 
 def stub_names(body: list[ast.stmt]) -> set[str]:

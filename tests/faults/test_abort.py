@@ -38,12 +38,13 @@ def abort_while_waiting(rank: int, world: int, way: str, future: bool) -> Any:
 
         def later() -> None:
             time.sleep(0.5)
-            store.set("aborted", repr(time.monotonic()))
+            store.set("begun", repr(time.monotonic()))
             WAYS[way]()
+            store.set("aborted", "")  # only now may rank 2 come: before, its call would complete everybody's
 
         threading.Thread(target=later).start()
     found = failure(work.get_future().wait if future else work.wait)
-    late = found.at - float(store.get("aborted"))
+    late = found.at - float(store.get("begun"))
     time.sleep(0.5)
     return found, late, destroy_seconds() if dist.is_initialized() else 0.0
 
