@@ -109,11 +109,21 @@ void Interpreter::reduce_step(const Step& s, const Piece& p) {
   }
 }
 
+// IN and OUT may be one memory (then there is nothing to do) or lie apart; memmove is for the unforeseen.
+void Interpreter::copy_local(char* dst, const char* src, size_t bytes) const {
+  if (dst == src) return;
+  const bool apart = dst + bytes <= src || src + bytes <= dst;
+  if (run_.stream_out && apart)
+    copy_streaming(dst, src, bytes);
+  else
+    std::memmove(dst, src, bytes);
+}
+
 void Interpreter::act(const Step& s, const Piece& p) {
   const size_t bytes = p.count * run_.element;
   switch (s.opcode) {
     case Opcode::copy:
-      if (char* dst = at(s.dst, p); dst != source_[0]) std::memmove(dst, source_[0], bytes);
+      copy_local(at(s.dst, p), static_cast<const char*>(source_[0]), bytes);
       break;
     case Opcode::receive:
       (run_.stream_out ? copy_streaming : copy_cached)(at(s.dst, p), source_[0], bytes);

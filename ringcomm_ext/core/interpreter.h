@@ -68,6 +68,7 @@ class Interpreter {
   Ready ready(const Step& s, const Piece& p);
   Ready source_ready(const Step& s, size_t bytes);
   Ready sender_ready(const Step& s, size_t bytes);
+  void copy_local(char* dst, const char* src, size_t bytes) const;
   void act(const Step& s, const Piece& p);
   void reduce_step(const Step& s, const Piece& p);
   void flush();

@@ -12,7 +12,7 @@ namespace {
 // Measured on 2 cores: a yield alone costs 0.4 us, with peers 2-3 us, with a busy stranger a whole slice (4 ms). 300 us misfired among 8 ranks.
 constexpr int64_t kStrangerNs = 1'500'000;
 constexpr int64_t kNoYieldNs = 30'000'000;
-constexpr int64_t kOfferNs = 4'000;
+constexpr int64_t kOfferNs = 10'000;
 constexpr int kPausesPerLook = 4;  // about 100 ns where a pause takes 24
 
 std::atomic<int64_t> no_yield_until{0};
