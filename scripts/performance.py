@@ -100,7 +100,7 @@ def table(results: list[dict[str, Any]]) -> list[str]:
         ratio = f"{mid['gloo'] / mid['ringcomm']:.2f}" if "gloo" in mid else "-"
         copies = f"{mid['ringcomm'] / mid['memcpy']:.2f}" if "memcpy" in mid and row["bytes"] >= 1 << 20 else "-"
         times = " | ".join(f"{mid[name]:.1f}" if name in mid else "-" for name in ("ringcomm", "gloo", "memcpy"))
-        lines.append(f"| {row['op']} | {row['bytes']} | {times} | {ratio} | {copies} | {row.get('schedule', '-')} |")
+        lines.append(f"| {row['op']} | {row['bytes']} | {times} | {ratio} | {copies} | {row.get('schedule') or '-'} |")
     return lines
 
 

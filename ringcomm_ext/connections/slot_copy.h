@@ -33,7 +33,8 @@ class SlotCopy {
  private:
   static constexpr size_t kSmallest = 1024;   // below, two looks at the clock would show
   static constexpr uint32_t kTryEvery = 128;  // 25 ns/line once in 128 copies is 0.2 on average
-  static constexpr double kDetourNs = 10;     // what the way through memory may cost behind the write: between the two rows
+  static constexpr double kDetourNs =
+      10;  // what the way through memory may cost behind the write: between the two rows
   static constexpr size_t kLineBytes = 64;
 
   // The cheaper of the last two copies: a thread that lost its core during one must not decide.
