@@ -6,24 +6,11 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include "c10d/convert.h"
+#include "c10d/launch.h"
 #include "c10d/work.h"
 #include "engine/group_seed.h"
 
 namespace ringcomm {
-
-// One c10d call on its way: calls for the engine, and what must outlive or follow them.
-struct Launch {
-  c10d::OpType type;
-  const char* title;                        // "ringcomm:all_reduce", as torch's profiler expects
-  std::vector<at::Tensor> inputs, outputs;  // as the caller gave them: for the profiler, for result()
-  std::chrono::milliseconds timeout;
-  bool async = true;
-  std::vector<Call> calls;
-  std::vector<at::Tensor> keep;  // memory the engine reads or writes
-  Outputs staged;
-  std::function<void()> finish;  // after success, on whatever thread first learns of it
-};
 
 class Backend final : public c10d::Backend {
  public:

@@ -1,0 +1,44 @@
+#include "c10d/launch.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+namespace ringcomm {
+
+const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what, const char* argument) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "ringcomm: ", what, ": ", argument, " must be one tensor, got ",
+                    tensors.size());
+  check_tensor(tensors[0], what, argument);
+  return tensors[0];
+}
+
+uint64_t bytes_of(const std::vector<Chunk>& chunks, size_t element) {
+  uint64_t bytes = 0;
+  for (const Chunk& c : chunks) bytes += c.count * element;
+  return bytes;
+}
+
+Call make_call(Collective collective, const at::Tensor& like, ReduceOp op, int64_t root) {
+  Call call;
+  call.collective = collective;
+  call.dtype = dtype_of(like.scalar_type());
+  call.element = like.element_size();
+  call.op = op;
+  call.root = static_cast<int>(root);
+  return call;
+}
+
+std::vector<Chunk> parts(const at::Tensor& flat, int n) {
+  const size_t count = static_cast<size_t>(flat.numel()) / n;
+  std::vector<Chunk> chunks;
+  for (int i = 0; i < n; ++i)
+    chunks.push_back({static_cast<char*>(flat.data_ptr()) + i * count * flat.element_size(), count});
+  return chunks;
+}
+
+at::Tensor real_view(const at::Tensor& flat, const c10d::ReduceOp& op) {
+  if (!flat.is_complex() || !c10d::isComplexViewAsRealAllowed(op)) return flat;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return at::view_as_real(flat);
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,265 @@
+// Driving a group, failing it, and leaving it: the parts of Communicator that run while calls are pending.
+#include <unistd.h>
+#include <algorithm>
+#include <utility>
+#include "engine/communicator.h"
+
+namespace ringcomm {
+namespace {
+
+constexpr int64_t kLongestSleepNs = 200'000'000;  // between looks at signals and deadlines
+constexpr int64_t kLookNs = 100'000'000;          // between looks at boards and queues for what is late or wrong
+constexpr int64_t kStoppedNs = 2'000'000'000;  // a peer stopped for so long is not waited for when a group is destroyed
+
+// While another thread has the lane and there is no one event to wait for.
+void nap() {
+  const timespec t{0, 200'000};
+  nanosleep(&t, nullptr);
+}
+
+// For a thread that must not go back to Python any more: it ends with the process.
+[[noreturn]] void park() {
+  while (true) pause();
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------- driving
+
+bool Communicator::gone(int rank) const {
+  return rank >= 0 && rank != spec_.rank &&
+         (spec_.peers[rank].process->dead.load(std::memory_order_seq_cst) || board_.state(rank) == RankState::left);
+}
+
+bool Communicator::wants_driver(int worker) const {
+  if (pending() == 0) return false;
+  int busy = mailbox_->idle() ? 0 : 1;
+  for (const auto& lane : lanes_) busy += lane->idle() ? 0 : 1;
+  return busy > waiters_.load(std::memory_order_seq_cst) + worker;
+}
+
+bool Communicator::advance() {
+  Ended ended;
+  bool moved = false;
+  if (failed_.load(std::memory_order_acquire) || board_.failed()) {
+    end_all(ended);
+    moved = !ended.empty();
+    deliver(ended);
+    return moved;
+  }
+  // What a dead peer published before it died counts: look at its state after the drive, then drive once more.
+  const auto drive = [&](auto&& once) {
+    for (int look = 0; look < 2; ++look) {
+      Stall stall;
+      const bool acted = once(stall);
+      moved |= acted;
+      if (acted || (!stall.request && !stall.broken)) return;
+      if (stall.request && stall.request->call.sequence > 0)
+        waits_for_.store(stall.waits_for, std::memory_order_relaxed);
+      const bool lost = gone(stall.waits_for);
+      if (stall.mismatch || stall.broken || (lost && look == 1)) return settle(stall, ended);
+      if (!lost) return;
+    }
+  };
+  for (const auto& lane : lanes_) drive([&](Stall& stall) { return lane->drive(ended, stall); });
+  drive([&](Stall& stall) { return mailbox_->drive([this](int r) { return gone(r); }, ended, stall); });
+  if (failed_.load(std::memory_order_seq_cst))
+    end_all(ended);  // who failed the group meanwhile may not have got the lanes this thread had
+  deliver(ended);
+  return moved;
+}
+
+void Communicator::settle(const Stall& stall, Ended& ended) {
+  Error error;
+  if (stall.broken) {
+    error = *stall.broken;
+    error.reporter = spec_.rank;
+    accuse(error, spec_.rank);
+    std::snprintf(error.text, sizeof error.text, "%.600s (on %s)", stall.broken->text, rank_name(spec_.rank).c_str());
+  } else if (stall.mismatch) {
+    error = describe_mismatch(stall);
+  } else {
+    error = describe_loss(stall.waits_for, *stall.request, stall.step);
+  }
+  fail(std::move(error));
+  end_all(ended);
+}
+
+// The culprit stands on the board before any exception is raised, here or elsewhere; the first cause wins.
+void Communicator::fail(Error error) {
+  if (!board_.post(error)) board_.read_error(error);
+  {
+    const std::lock_guard<std::mutex> hold(error_mutex_);
+    if (!error_) error_ = error;
+  }
+  failed_.store(true, std::memory_order_seq_cst);
+  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
+  engine_.wake_drivers();
+}
+
+void Communicator::end_all(Ended& ended) {
+  Error error;
+  {
+    const std::lock_guard<std::mutex> hold(error_mutex_);
+    if (!error_) board_.read_error(error_);
+    error = error_;
+  }
+  failed_.store(true, std::memory_order_seq_cst);
+  for (const auto& lane : lanes_) lane->fail(error, ended);
+  mailbox_->fail(error, ended);
+}
+
+// With no lane held: callbacks may call back into this group.
+void Communicator::deliver(Ended& ended) {
+  if (ended.empty()) return;
+  for (RequestPtr& request : ended) {
+    if (request->large) large_.fetch_sub(1, std::memory_order_relaxed);
+    pending_.fetch_sub(1, std::memory_order_seq_cst);
+    if (auto then = request->complete()) engine_.callbacks().run(std::move(then));
+    // Nobody holds it any more, so its buffers go with it; freeing a tensor may take Python's lock, which no driver may wait for.
+    else if (request.use_count() == 1)
+      engine_.callbacks().run([request = std::move(request)] {});
+  }
+  engine_.doorbell().ring();  // another thread of this process may be waiting for one of these
+}
+
+bool Communicator::wait(Request& request, int64_t until_ns, const std::function<bool()>& interrupted) {
+  if (request.done()) return true;
+  const bool at_exit = engine_.exiting();
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  Backoff backoff(spec_.caller);
+  Doorbell& doorbell = engine_.doorbell();
+  int64_t asked = now_ns();
+  bool stop = false;
+  while (true) {
+    const bool moved = advance();
+    if (request.done()) break;
+    if (moved) backoff.reset();
+    if (moved || backoff.stay_awake()) continue;
+    const uint32_t bell = doorbell.raise();
+    if (advance()) backoff.reset();
+    if (request.done()) break;
+    const int64_t now = now_ns();
+    if (now >= until_ns && (stop = true)) break;
+    look_at_deadlines(now);
+    if (now >= request.deadline_ns && !request.done() && !failed_.load())
+      fail(describe_timeout(request, (now - request.started_ns) * 1e-9));
+    if (request.done()) break;
+    const int64_t until = std::min({until_ns - now, request.deadline_ns - now, kLongestSleepNs});
+    const bool signal = until > 0 && doorbell.sleep(bell, until);
+    if (engine_.exiting() && !at_exit) park();
+    if ((signal || now_ns() - asked > kLongestSleepNs) && interrupted) {
+      if ((stop = interrupted())) break;
+      asked = now_ns();
+    }
+  }
+  if (engine_.exiting() && !at_exit) park();
+  // Hand over: the driver if nobody else waits here, and any other sleeper of this process looks again.
+  if (waiters_.fetch_sub(1, std::memory_order_seq_cst) == 1 && pending() > 0) engine_.wake_drivers();
+  doorbell.ring();
+  return !stop || request.done();
+}
+
+void Communicator::look_at_deadlines(int64_t now) {
+  if (failed_.load()) return;
+  for (const auto& lane : lanes_)
+    if (const RequestPtr front = lane->front())
+      if (const int r = deserter(*front); r >= 0) return fail(describe_loss(r, *front, -1));
+  if (now < next_look_.load(std::memory_order_relaxed)) return;
+  next_look_.store(now + kLookNs, std::memory_order_relaxed);
+  look_at_ranks(now);
+}
+
+// The slow part: who is overdue, and whether those that came made the same call, for ranks that disagree need not meet in a slot.
+void Communicator::look_at_ranks(int64_t now) {
+  const auto timed_out = [&](const RequestPtr& late) {
+    fail(describe_timeout(*late, (now - late->started_ns) * 1e-9));
+  };
+  for (const auto& lane : lanes_) {
+    if (const RequestPtr late = lane->overdue(now)) return timed_out(late);
+    const RequestPtr front = lane->front();
+    if (!front || now - front->started_ns < kLongestSleepNs) continue;
+    Error error = blame(Cause::mismatch, -1, front->call, -1);
+    if (disagreement(*front, waits_for_.load(), error)) {
+      await_announcements(front->call.sequence);
+      disagreement(*front, waits_for_.load(), error);
+      return fail(std::move(error));
+    }
+  }
+  int peer = -1;
+  if (const RequestPtr late = mailbox_->overdue(now, &peer)) timed_out(late);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- ending
+
+void Communicator::abort(const std::string& reason) {
+  Error e;
+  e.cause = Cause::aborted;
+  e.rank = e.reporter = spec_.rank;
+  e.pid = spec_.peers[spec_.rank].pid;
+  std::snprintf(e.host, sizeof e.host, "%s", spec_.peers[spec_.rank].host.c_str());
+  std::snprintf(e.text, sizeof e.text, "ringcomm: group '%s' was aborted by %s: %s", spec_.name.c_str(),
+                rank_name(spec_.rank).c_str(), reason.c_str());
+  fail(e);
+  // Whoever drives now sees the flag and leaves; bounded, because advance() never waits.
+  const int64_t until = now_ns() + 2'000'000'000;
+  while (pending() > 0 && now_ns() < until) {
+    advance();
+    if (pending() > 0) nap();
+  }
+}
+
+void Communicator::let_end(int64_t until_ns, bool owes_sends) {
+  int64_t stopped_since = 0, next_look = 0;
+  while (!failed_.load()) {
+    const int64_t now = now_ns();
+    const bool sends = owes_sends && mailbox_->pending_sends() > 0;
+    if (now >= until_ns && !sends) return;
+    const bool collectives = std::any_of(lanes_.begin(), lanes_.end(), [](const auto& l) { return !l->idle(); });
+    if (!collectives && mailbox_->pending_sends() == 0) return;
+    if (sends && now >= next_look) {
+      next_look = now + kLookNs;
+      if (!peers_stopped())
+        stopped_since = 0;
+      else if (stopped_since == 0)
+        stopped_since = now;
+      else if (now - stopped_since > kStoppedNs)
+        return;
+    }
+    if (!advance()) nap();
+    look_at_deadlines(now);
+  }
+}
+
+void Communicator::leave(int64_t until_ns, bool owes_sends) {
+  let_end(until_ns, owes_sends);
+  board_.set_state(RankState::left);
+  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
+  {
+    const std::lock_guard<std::mutex> hold(error_mutex_);
+    if (!error_) {
+      error_.cause = Cause::aborted;
+      error_.reporter = spec_.rank;
+      accuse(error_, spec_.rank);
+      std::snprintf(error_.text, sizeof error_.text,
+                    "ringcomm: group '%s' was destroyed on rank %d while this call was still pending",
+                    spec_.name.c_str(), shown(spec_.rank));
+    }
+  }
+  failed_.store(true, std::memory_order_seq_cst);
+  while (pending() > 0) {
+    Ended ended;
+    end_all(ended);
+    deliver(ended);
+    if (pending() > 0) nap();  // another thread has the lane and is about to see the failure
+  }
+}
+
+bool Communicator::failed(Error& error) const {
+  if (!failed_.load(std::memory_order_acquire)) return board_.read_error(error);
+  const std::lock_guard<std::mutex> hold(error_mutex_);
+  error = error_;
+  return true;
+}
+
+}  // namespace ringcomm
