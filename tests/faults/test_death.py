@@ -110,9 +110,12 @@ def test_first_call_on_a_subgroup_after_a_member_died() -> None:
 
 
 def destroy_early(rank: int, world: int, leaver: int) -> Any:
-    start()
+    store = start()
     all_reduce()
+    store.set(f"through/{rank}", "")
     if rank == leaver:
+        # A failure ends whatever is pending in the group, so everybody must be through with the first call.
+        store.wait([f"through/{other}" for other in range(world)])
         dist.destroy_process_group()
         time.sleep(NOTICED + 1)  # alive: what the others see is that it left
         return None
