@@ -51,6 +51,13 @@ def start(timeout: float = 30.0, **kwargs: Any) -> Any:
     return dist.distributed_c10d._get_default_store()
 
 
+def meet(store: Any, name: str) -> None:
+    """Returns when every rank has come here, without the group under test. A failure ends whatever is pending in its
+    group, so a rank that is slow to leave the last good call would get the error of the next one there."""
+    store.set(f"{name}/{dist.get_rank()}", "")
+    store.wait([f"{name}/{rank}" for rank in range(dist.get_world_size())])
+
+
 def failure(call: Callable[[], object]) -> Failure:
     """Runs what must raise."""
     began = time.monotonic()

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from faulty import LATE, LEFT, Failure, all_reduce, destroy_seconds, failure, start
+from faulty import LATE, LEFT, Failure, all_reduce, destroy_seconds, failure, meet, start
 from ranks import run_ranks
 
 TIMEOUT = 4.0
@@ -76,8 +76,9 @@ CASES: dict[str, tuple[Calls, Calls, tuple[str, str]]] = {
 
 
 def disagree(rank: int, world: int, case: str, odd: int) -> tuple[Failure, float]:
-    start(timeout=TIMEOUT)
+    store = start(timeout=TIMEOUT)
     all_reduce()
+    meet(store, "through")
     usual, other, _ = CASES[case]
 
     def calls() -> None:
