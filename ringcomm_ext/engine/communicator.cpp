@@ -218,7 +218,7 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
 }
 
 // A caller that waits drives it itself. An async call does what can be done at once (cheap for small messages: the last of several often
-// finishes the others), then leaves the rest to the driver. Not so for large ones: the caller has its own work to do.
+// finishes the others), then leaves the rest to the poller's look a little later. Not so for large ones, which go to the driver at once: the caller has its own work to do.
 void Communicator::issued(const Request& request, bool caller_waits) {
   if (caller_waits) return;
   const bool failed =

@@ -1,7 +1,7 @@
 // The engine of a process: drives what no caller drives, serves peers, watches them.
 //
 // Threads: `workers` drivers (parked on a private word while there is nothing for them, else asleep on the doorbell), one poller (epoll: the local
-// socket, the peers' pidfds), and the callback threads. All block every signal.
+// socket, the peers' pidfds, the timer of drive_soon), and the callback threads. All block every signal.
 #pragma once
 
 #include <atomic>
