@@ -5,8 +5,10 @@
     takes a blob only if it     <-- blob (id, all cards) <-- set
     holds the own number;
     deletes card/r, adds 1 to   --> ack/<id>
-    who comes last sets         --> done/<id>          --> all go on; rank 0 deletes card, blob and ack,
+    who comes last sets         --> done/<id>          --> all go on; rank 0 deletes blob and ack,
     adds 1 to                   --> gone/<id>              and the last one of all deletes done and gone
+
+With two ranks, rank 1 is always the last to acknowledge and rank 0 the only one that waits for done: no ack, no gone.
 
 Every call of `exchange` draws a fresh number, so neither a restarted rank nor a store that is used again needs a
 counter: a blob of another time does not hold this number, and no rank goes on before all have acknowledged the same
@@ -14,9 +16,10 @@ blob (with two ranks the one that takes it is all), so a card of a dead process 
 rank 0 looks whether
 - a rank was restarted: its card has another number; a new blob with a new id is set, until all acknowledge one;
 - a rank is through and already makes its next group of this name: its card says so (`after`) and is left alone.
-Each rank deletes its own card before it acknowledges, so rank 0 never deletes or misreads a newer one.
-Store calls where all come within FIRST_WAIT: 7 a rank, 11 on rank 0 (n + 9 where the store cannot read several keys at
-once), none for a group of one.
+Each rank deletes its own card before it acknowledges, so rank 0 never deletes or misreads a newer one. Rank 0 sets a
+card too, once FIRST_WAIT has passed without all others: by it they see that it came, or that it was restarted.
+Store calls where all come within FIRST_WAIT: 7 a rank, 10 on rank 0 (n + 8 where the store cannot read several keys at
+once); with two ranks 5 and 7; none for a group of one.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ FIRST_WAIT = 0.5
 Later the Store is asked now and then: a blocking wait of TCPStore that times out writes two warnings to the log."""
 LONGEST_SLEEP = 0.1
 _FEW = 4
+_PAIR = 2
 _NEVER = "?"
 
 # Per (group, rank) of this process: the id of the last blob it took.
@@ -98,10 +102,6 @@ class _Exchange:
             time.sleep(max(0.0, min(pause, self.left())))
             yield
             pause = min(1.5 * pause, LONGEST_SLEEP)
-
-    def wait(self, names: Sequence[str]) -> bool:
-        """Waits until all keys exist; False at the deadline."""
-        return self.block(names) or any(self.there(names) for _ in self.turns())
 
     def missing(self) -> list[int]:
         """The other ranks whose card is not in the store now."""
@@ -169,6 +169,10 @@ def _put_card(run: _Exchange, mine: Card) -> None:
 def _leave(run: _Exchange, blob_id: str) -> None:
     with _taken_lock:
         _taken[run.group, run.rank] = blob_id
+    if run.size == _PAIR:
+        if run.rank == 0:
+            run.store.delete_key(run.key(f"done/{blob_id}"))
+        return
     # `done` must stay until all have seen it: a rank may only begin to wait for it after others have gone on.
     if run.store.add(run.key(f"gone/{blob_id}"), 1) == run.size:
         for name in (f"done/{blob_id}", f"gone/{blob_id}"):
@@ -185,7 +189,7 @@ def _acknowledge(run: _Exchange, blob_id: str) -> bool:
     """True if this rank is the last."""
     # Before the others can go on: a next exchange must set a new card, not find this one.
     run.store.delete_key(run.key(f"card/{run.rank}"))
-    last = run.store.add(run.key(f"ack/{blob_id}"), 1) == run.size - 1
+    last = run.size == _PAIR or run.store.add(run.key(f"ack/{blob_id}"), 1) == run.size - 1
     if last:
         run.store.set(run.key(f"done/{blob_id}"), "1")
     return last
@@ -208,8 +212,11 @@ def _absent(run: _Exchange, blob: dict[str, Any] | None) -> str:
 
 
 def _lead(run: _Exchange, mine: Card) -> list[Card]:
-    _put_card(run, mine)
-    if not run.wait([f"card/{r}" for r in range(1, run.size)]):
+    names = [f"card/{r}" for r in range(1, run.size)]
+    late = not run.block(names)
+    if late:
+        _put_card(run, mine)
+    if late and not any(run.there(names) for _ in run.turns()):
         _give_up(run, f"{_ranks(run.missing())} did not come", [mine, *_present(run).values()])
     cards = [mine, *_read_cards(run)]
     ids = [_publish(run, cards)]
@@ -225,7 +232,7 @@ def _lead(run: _Exchange, mine: Card) -> list[Card]:
                 ids.append(_publish(run, cards))
         else:
             _give_up(run, _slow(run), cards)
-    for name in ("card/0", "blob", *(f"ack/{i}" for i in ids)):
+    for name in ("card/0", "blob", *(f"ack/{i}" for i in ids if run.size > _PAIR)):
         run.store.delete_key(run.key(name))
     _leave(run, ids[-1])
     return [_plain(card) for card in cards]

@@ -225,6 +225,7 @@ void Communicator::issued(const Request& request, bool caller_waits) {
       failed_.load(std::memory_order_seq_cst);  // then advance() ends it; a group that has left has no driver any more
   if (failed || large_.load(std::memory_order_relaxed) == 0) advance();
   if (pending() == 0) return;
+  last_left_ns_.store(request.started_ns, std::memory_order_relaxed);
   if (waiters_.load(std::memory_order_seq_cst) > 0)
     engine_.doorbell().ring();  // who waits here may be asleep, and drives for all
   else if (request.large)

@@ -88,6 +88,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool advance();
   bool wants_driver(int worker) const;
   void look_at_deadlines(int64_t now);
+  int64_t last_left_ns() const { return last_left_ns_.load(std::memory_order_relaxed); }
 
   void abort(const std::string& reason);
   // Orderly end, for good: until then (now_ns() time) pending calls may end; sends that are owed are waited for as long as their
@@ -161,6 +162,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::map<std::pair<const Program*, int>, std::unique_ptr<Bound>> bounds_;
   std::array<uint64_t, kCollectives> logged_{};  // a bit per power of two of bytes
   std::atomic<uint64_t> sequence_{0};
+  std::atomic<int64_t> last_left_ns_{0};  // when the last small call was left to the poller's look
   std::atomic<int> large_{0};          // pending calls that async callers leave to the driver
   std::atomic<int> waits_for_{-1};     // the rank a stalled collective last waited for: for reports
   std::atomic<int64_t> next_look_{0};  // when deadlines and boards are due to be looked at

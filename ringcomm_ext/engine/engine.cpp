@@ -247,20 +247,27 @@ void Engine::drive_soon() {
   timerfd_settime(timer_, 0, &once, nullptr);
 }
 
+// Work issued a moment ago is left alone: its caller is most likely on the way to wait() and would find its core taken. It is looked at later; only
+// work that was found to lie around brings the next look forward again.
 void Engine::look_after_all() {
   uint64_t count;
   [[maybe_unused]] const auto n = read(timer_, &count, sizeof count);
   timer_set_.store(false, std::memory_order_seq_cst);
-  bool found = false, left = false;
+  bool found = false, left = false, young = false;
   uint64_t version;
   for (const CommunicatorPtr& group : groups(version)) {
     if (!group->wants_driver(0)) continue;
+    if (now_ns() - group->last_left_ns() < kYoungNs) {
+      young = true;
+      continue;
+    }
     found = true;
     group->advance();
     left |= group->wants_driver(0);
   }
   soon_ns_.store(found ? kSoonNs : std::min(2 * soon_ns_.load(std::memory_order_relaxed), kLatestNs),
                  std::memory_order_relaxed);
+  if (young) drive_soon();
   if (left) wake_drivers();
 }
 

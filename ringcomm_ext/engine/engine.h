@@ -61,7 +61,7 @@ class Engine {
   void drive_soon();
 
  private:
-  static constexpr int64_t kSoonNs = 20'000, kLatestNs = 500'000;
+  static constexpr int64_t kSoonNs = 20'000, kLatestNs = 500'000, kYoungNs = 15'000;
   Engine(const EngineOptions& options) : options_(options), budget_(options.memory_limit), soon_ns_(kSoonNs) {}
   void drive(int worker);
   void poll();
