@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ _KEPT = 16
 
 def load(options: object, environ: Mapping[str, str]) -> Config:
     document, base, origin, asked, notes = _find(options, environ)
-    ours = tuple(sorted((name, value) for name, value in environ.items() if name.startswith("RINGCOMM_")))
+    ours = tuple((name, environ[name]) for name in sorted(environ) if name.startswith("RINGCOMM_"))
     key = (id(document), origin, ours)
     if key in _loaded:
         return _loaded[key][1]
@@ -84,12 +85,8 @@ def _find(options: object, environ: Mapping[str, str]) -> tuple[Located, Path | 
     variable = environ.get("RINGCOMM_CONFIG")
     if wanted is None:
         if not variable:
-            path = shipped("default")
-            if path is None:
-                raise ConfigError(
-                    "ringcomm: the shipped configuration default.yaml is missing: the installation is broken"
-                )
-            return read_yaml(path, "default.yaml"), path.parent, "shipped default (default.yaml)", False, []
+            document, folder = _shipped_default()
+            return document, folder, "shipped default (default.yaml)", False, []
         return (*_named(variable, "environment RINGCOMM_CONFIG"), True, [])
     notes = [f"pg_options stands over RINGCOMM_CONFIG={variable}, which is not read"] if variable else []
     if isinstance(wanted, Mapping):
@@ -100,6 +97,15 @@ def _find(options: object, environ: Mapping[str, str]) -> tuple[Located, Path | 
         f"pg_options: {wanted!r} is not a configuration; allowed are ringcomm.Options(config=...), a path, "
         f"a shipped name ({', '.join(shipped_names())}) or a dict"
     )
+
+
+@lru_cache(maxsize=1)
+def _shipped_default() -> tuple[Located, Path]:
+    """Read once: unlike a user's file, an installed one does not change under a running process."""
+    path = shipped("default")
+    if path is None:
+        raise ConfigError("ringcomm: the shipped configuration default.yaml is missing: the installation is broken")
+    return read_yaml(path, "default.yaml"), path.parent
 
 
 def _named(name: str, source: str) -> tuple[Located, Path, str]:
