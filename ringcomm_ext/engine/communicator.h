@@ -163,9 +163,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::array<uint64_t, kCollectives> logged_{};  // a bit per power of two of bytes
   std::atomic<uint64_t> sequence_{0};
   std::atomic<int64_t> last_left_ns_{0};  // when the last small call was left to the poller's look
-  std::atomic<int> large_{0};          // pending calls that async callers leave to the driver
-  std::atomic<int> waits_for_{-1};     // the rank a stalled collective last waited for: for reports
-  std::atomic<int64_t> next_look_{0};  // when deadlines and boards are due to be looked at
+  std::atomic<int> large_{0};             // pending calls that async callers leave to the driver
+  std::atomic<int> waits_for_{-1};        // the rank a stalled collective last waited for: for reports
+  std::atomic<int64_t> next_look_{0};     // when deadlines and boards are due to be looked at
 
   std::atomic<int> pending_{0}, waiters_{0};
   std::atomic<bool> failed_{false};
