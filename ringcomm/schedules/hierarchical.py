@@ -4,7 +4,7 @@ all_reduce of ranks 0..3 on two nodes {0, 1} and {2, 3}; the message is cut into
 inside and share k across:
 
     lag 0   inside   0 <-> 1, 2 <-> 3   reduce-scatter: local rank l gets its node's sum of chunks 2l and 2l + 1
-    lag 1   across   0 <-> 2, 1 <-> 3   reduce-scatter: node k gets the sum over the nodes of chunks k and k + 2, finished
+    lag 1   across   0 <-> 2, 1 <-> 3   reduce-scatter: node k gets the sum over nodes of chunks k and k + 2, finished
     lag 2   across   0 <-> 2, 1 <-> 3   all-gather of what is finished
     lag 3   inside   0 <-> 1, 2 <-> 3   all-gather
 

@@ -5,7 +5,8 @@ A tree is nested tuples with the ranks as leaves, all at one depth: ((0, 1), (2,
 
 A message is cut so that every level can share it out: with s_h owners in each group of level h (as many as the smallest
 group of that level has parts) into s_1 * ... * s_D chunks, numbered with the share of level 1 as the leading digit. A
-*column* of level h is one prefix (l_1 ... l_h): its chunks are neighbours, and in every group of level h one rank owns it.
+*column* of level h is one prefix (l_1 ... l_h): its chunks are neighbours, and in each group of level h one rank owns
+it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def ranks_of(tree: Tree | int) -> list[int]:
 
 
 def checked(tree: Tree, ranks: int) -> Tree:
-    """The tree without levels on which nothing is exchanged. Raises ScheduleError where it is not one over the ranks."""
+    """The tree without levels on which nothing is exchanged. Raises ScheduleError where it is none over the ranks."""
     found = ranks_of(tree)
     if sorted(found) != list(range(ranks)):
         raise ScheduleError(f"levels={tree}: must hold each rank from 0 to {ranks - 1} once")

@@ -1,4 +1,4 @@
-"""Hierarchical schedules are right on every layout, by proof and by running them, and cross a level as seldom as they say."""
+"""Hierarchical schedules are right on every layout, by proof and by running, and cross levels as seldom as they say."""
 
 from __future__ import annotations
 
