@@ -91,8 +91,11 @@ def build_extension_class(torch: Any) -> Any:
             self.build_temp = str(ROOT / "build" / f"objects-{sys.implementation.cache_tag}-torch{torch.__version__}")
 
         def run(self) -> None:
-            super().run()
             text = build_info(torch, self.distribution.get_version())
+            # An extension from an earlier build may be newer than all sources and yet be another torch's: link it again.
+            info = Path(self.build_lib, "ringcomm", "_build_info.py")
+            self.force = self.force or not info.exists() or info.read_text() != text
+            super().run()
             folders = [Path(self.build_lib, "ringcomm")]
             if self.inplace:
                 folders.append(ROOT / "ringcomm")

@@ -1,6 +1,10 @@
-"""Builds tests/native against the torch-free part of ringcomm_ext and runs it: plain and under the sanitizers.
+"""Builds tests/native against the torch-free part of ringcomm_ext and runs it: plain, sanitized, or for aarch64.
 
-    scripts/native.py [plain] [thread] [address] [--only NAME]
+    scripts/native.py [plain] [thread] [address] [aarch64] [--only NAME]
+
+Without a mode: the first three. aarch64 is built by a cross compiler and run by an emulator of the processor (Debian,
+Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user). That shows that the core compiles there and gives the same
+bits; it does not show aarch64's weaker memory order, because the emulator runs on this machine's stronger one.
 
 Each `*_test.cpp` is a program; exit status 0 is success. What is in PLANTED is built once more with a macro that plants
 a bug, and a `*_planted.cpp` holds one; ThreadSanitizer must report a data race in each, or the run fails.
@@ -10,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -22,12 +27,34 @@ TESTS = ROOT / "tests" / "native"
 FOLDERS = ["core", "connections", "engine"]
 BASE = "-std=c++20 -Wall -g -ffp-contract=off -pthread -fno-omit-frame-pointer -UNDEBUG"
 LIMIT = 300.0  # seconds for one program
+AARCH64_ROOT = "/usr/aarch64-linux-gnu"  # where the cross compiler's packages put the loader and libraries
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to build and run: flags, what comes before the program's name, compiler (None: $CXX, else c++)."""
+
+    flags: str
+    runner: tuple[str, ...] = ()
+    compiler: str | None = None
+
+    @property
+    def cxx(self) -> str:
+        return self.compiler or os.environ.get("CXX", "c++")
+
+    def missing(self) -> list[str]:
+        """Commands this mode needs that are not here."""
+        return [command for command in (*self.cxx.split()[:1], *self.runner[:1]) if shutil.which(command) is None]
+
 
 MODES = {
-    "plain": "-O2",
-    "thread": "-O1 -fsanitize=thread",
-    "address": "-O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined",
+    "plain": Mode("-O2"),
+    # ThreadSanitizer needs its shadow where the kernel's address randomisation may put something else.
+    "thread": Mode("-O1 -fsanitize=thread", ("setarch", "--addr-no-randomize")),
+    "address": Mode("-O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined"),
+    "aarch64": Mode("-O2", ("qemu-aarch64", "-L", AARCH64_ROOT), "aarch64-linux-gnu-g++"),
 }
+DEFAULT_MODES = ["plain", "thread", "address"]
 SANITIZER_OPTIONS = {
     "TSAN_OPTIONS": "halt_on_error=1 exitcode=66 second_deadlock_stack=1",
     "ASAN_OPTIONS": "detect_stack_use_after_return=1",
@@ -76,18 +103,19 @@ def programs(modes: list[str], only: str | None) -> Iterator[Program]:
 
 def ninja_file(todo: list[Program]) -> str:
     """Objects once per set of flags, then one link per program."""
-    compiler = os.environ.get("CXX", "c++")
     lines = [
         "rule compile",
-        f"  command = {compiler} {BASE} $flags -I{ROOT}/ringcomm_ext -I{TESTS} -MMD -MF $out.d -c $in -o $out",
+        f"  command = $compiler {BASE} $flags -I{ROOT}/ringcomm_ext -I{TESTS} -MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
         "  deps = gcc",
         "rule link",
-        f"  command = {compiler} $flags $in -pthread -o $out",
+        "  command = $compiler $flags $in -pthread -o $out",
     ]
     done: set[Path] = set()
     for program in todo:
-        flags = " ".join([MODES[program.mode], *(f"-D{macro}" for macro in program.macros)])
+        mode = MODES[program.mode]
+        flags = " ".join([mode.flags, *(f"-D{macro}" for macro in program.macros)])
+        variables = [f"  flags = {flags}", f"  compiler = {mode.cxx}"]
         objects = []
         # A planted macro is for one header of the core: no need to build the engine once more with it.
         folders = FOLDERS[:1] if program.macros else FOLDERS
@@ -97,8 +125,8 @@ def ninja_file(todo: list[Program]) -> str:
             objects.append(str(target))
             if target not in done:
                 done.add(target)
-                lines += [f"build {target}: compile {source}", f"  flags = {flags}"]
-        lines += [f"build {program.binary}: link {' '.join(objects)}", f"  flags = {flags}"]
+                lines += [f"build {target}: compile {source}", *variables]
+        lines += [f"build {program.binary}: link {' '.join(objects)}", *variables]
     return "\n".join([*lines, ""])
 
 
@@ -119,10 +147,7 @@ def build(todo: list[Program]) -> bool:
 def execute(program: Program) -> tuple[int, str]:
     """Exit status (124: over the limit) and all output."""
     environment = {**os.environ, **SANITIZER_OPTIONS}
-    command = [str(program.binary)]
-    if program.mode == "thread":
-        # ThreadSanitizer needs its shadow where the kernel's address randomisation may put something else.
-        command = ["setarch", "--addr-no-randomize", *command]
+    command = [*MODES[program.mode].runner, str(program.binary)]
     try:
         done = subprocess.run(
             command,
@@ -150,13 +175,18 @@ def judge(program: Program, status: int, output: str) -> str | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modes", nargs="*", help=f"of {', '.join(MODES)}; default all")
+    parser.add_argument("modes", nargs="*", help=f"of {', '.join(MODES)}; default {' '.join(DEFAULT_MODES)}")
     parser.add_argument("--only", help="only programs with this in their name")
     args = parser.parse_args()
     unknown = [mode for mode in args.modes if mode not in MODES]
     if unknown:
         parser.error(f"there is no mode {unknown[0]!r}; there are {', '.join(MODES)}")
-    todo = list(programs(args.modes or list(MODES), args.only))
+    modes = args.modes or DEFAULT_MODES
+    for mode in modes:
+        if missing := MODES[mode].missing():
+            print(f"native: mode {mode} needs {', '.join(missing)}, not found here", file=sys.stderr)
+            return 1
+    todo = list(programs(modes, args.only))
     if not todo:
         print(f"no native tests found in {TESTS}", file=sys.stderr)
         return 1

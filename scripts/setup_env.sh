@@ -2,7 +2,8 @@
 # Every function says in plain words what is missing and what to do, and ends the script.
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-VENV="${RINGCOMM_VENV:-$ROOT/.venv}"
+# RINGCOMM_TORCH=VERSION: another torch than the pinned one, in an environment of its own.
+VENV="${RINGCOMM_VENV:-$ROOT/.venv${RINGCOMM_TORCH:+-torch$RINGCOMM_TORCH}}"
 LOGS="$ROOT/build/logs"
 
 say() { printf '== %s\n' "$*"; }
@@ -43,9 +44,16 @@ run_logged() {
   fi
 }
 
+# requirement_lists FOLDER: copies requirements/ there, with RINGCOMM_TORCH in place of the pinned torch where it is set.
+requirement_lists() {
+  mkdir -p "$1"
+  cp "$ROOT"/requirements/*.txt "$1"
+  [ -z "${RINGCOMM_TORCH:-}" ] || sed -i "s/^torch==.*/torch==$RINGCOMM_TORCH/" "$1"/*.txt
+}
+
 # make_env NAME: .venv holding requirements/NAME.txt. Packages are installed again only when the lists have changed.
 make_env() {
-  local name="$1" want have="" stamp
+  local name="$1" want have="" stamp lists
   check_python
   check_compiler
   if ! "$VENV/bin/python" -c 'import sys' 2>/dev/null; then
@@ -53,11 +61,13 @@ make_env() {
     run_logged venv "$PYTHON" -m venv --clear "$VENV"
   fi
   stamp="$VENV/.requirements-$name"
-  want="$(cat "$ROOT"/requirements/*.txt | cksum)"
+  lists="$VENV/requirements"
+  requirement_lists "$lists"
+  want="$(cat "$lists"/*.txt | cksum)"
   [ ! -f "$stamp" ] || have="$(cat "$stamp")"
   if [ "$want" != "$have" ]; then
     say "installing the packages of requirements/$name.txt (torch is large; minutes on a slow line)"
-    run_logged packages "$VENV/bin/python" -m pip install --disable-pip-version-check -r "$ROOT/requirements/$name.txt"
+    run_logged packages "$VENV/bin/python" -m pip install --disable-pip-version-check -r "$lists/$name.txt"
     printf '%s\n' "$want" >"$stamp"
   fi
   PATH="$VENV/bin:$PATH"

@@ -8,10 +8,8 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -59,27 +57,39 @@ class Mailbox {
   };
   using PostedPtr = std::shared_ptr<Posted>;
 
+  // mailbox.cpp
   bool drive_held(const Gone& gone, Ended& ended, Stall& stall);
   void fail_held(const Error& error, Ended& ended);
-  std::vector<Message> swap_posts();
-  void take_posts(Ended& ended, Stall& stall);
-  bool pump_out(Peer& peer, Ended& ended);
-  bool send_header(Peer& peer, Ended& ended);
-  bool stream_out(Peer& peer, Ended& ended);
-  bool pump_in(Peer& peer, Ended& ended, Stall& stall);
-  bool take_header(Peer& peer, const Header& h, Ended& ended, Stall& stall);
-  bool stream_in(Peer& peer, Ended& ended);
-  void begin_stream_in(Peer& peer, PostedPtr recv, Early* early, size_t bytes);
-  bool match_early(Peer& peer, const PostedPtr& recv, Ended& ended, Stall& stall);
-  PostedPtr match_posted(Peer& peer, int tag);
-  void to_self(Ended& ended, Stall& stall);
-  bool agree(const Peer& peer, const PostedPtr& recv, uint64_t bytes, Stall& stall);
   bool find_gone(const Gone& gone, Stall& stall) const;
   void end(const PostedPtr& message, int source, const Error* error, Ended& ended);
   template <typename Visit>
-  static void each_of(const Peer& peer, Visit visit);
-  template <typename Visit>
   void each_pending(Visit visit) const;
+
+  // mailbox_match.cpp
+  std::vector<Message> swap_posts();
+  void take_posts(Ended& ended, Stall& stall);
+  bool agree(const Peer& peer, const PostedPtr& recv, uint64_t bytes, Stall& stall);
+  bool match_early(Peer& peer, const PostedPtr& recv, Ended& ended, Stall& stall);
+  bool match_early_of_any(const PostedPtr& recv, Ended& ended, Stall& stall);
+  PostedPtr match_posted(Peer& peer, int tag);
+  void to_self(Ended& ended, Stall& stall);
+
+  // mailbox_out.cpp
+  Header grant_header(Peer& peer);
+  Header data_header(Peer& peer);
+  Header message_header(Peer& peer, Ended& ended);
+  bool send_header(Peer& peer, Ended& ended);
+  bool stream_out(Peer& peer, Ended& ended);
+  bool pump_out(Peer& peer, Ended& ended);
+
+  // mailbox_in.cpp
+  void begin_stream_in(Peer& peer, PostedPtr recv, Early* early, size_t bytes);
+  bool take_header(Peer& peer, const Header& h, Ended& ended, Stall& stall);
+  bool take_matched(Peer& peer, const Header& h, const PostedPtr& recv, Ended& ended, Stall& stall);
+  bool take_early(Peer& peer, const Header& h);
+  void stream_in(Peer& peer, Ended& ended);
+  void end_stream_in(Peer& peer, Ended& ended);
+  bool pump_in(Peer& peer, Ended& ended, Stall& stall);
 
   Connections& connections_;
   const int rank_, ranks_;
@@ -92,8 +102,7 @@ class Mailbox {
   std::vector<std::unique_ptr<Peer>> peers_;
   std::list<PostedPtr> any_;  // receives from any source, in posting order
   uint64_t order_ = 0, next_id_ = 1;
-  int scan_from_ =
-      0;  // where the search of early messages for any-source starts, behind the rank served last: fairness
+  int scan_from_ = 0;  // any-source looks for early messages from here, behind the rank served last: fairness
   bool failed_ = false;  // what is on the connections belongs to messages that are gone: nothing is read any more
 };
 

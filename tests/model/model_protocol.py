@@ -139,7 +139,7 @@ def alone(lane: Lane, bugs: Bugs) -> Body:
 
 def call(lane: Lane, bugs: Bugs) -> Body:
     """A blocking request: queued, then driven by the caller itself. Gives its number."""
-    own = yield from _enqueue(lane, bugs)
+    own = yield from enqueue(lane, bugs)
     yield from wait(lane, own, bugs)
     return own
 
@@ -162,11 +162,11 @@ def wait(lane: Lane, own: int, bugs: Bugs) -> Body:
     left = yield add(lane.waiters, -1)  # type: ignore[arg-type]
     rings = Variant.leaver_rings in bugs
     if Bug.no_mark in bugs:
-        rings = yield from _pending(lane)
+        rings = yield from has_pending(lane)
     yield from _hand_over(lane, rings, left - 1, bugs)
 
 
-def _enqueue(lane: Lane, bugs: Bugs) -> Body:
+def enqueue(lane: Lane, bugs: Bugs) -> Body:
     """Gives the request's number. Queue and count change together (under the queue's lock), or the count first."""
     if Variant.queued_after_counted in bugs:
         yield add(lane.queue, 1)  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def _enqueue(lane: Lane, bugs: Bugs) -> Body:
 
 def issue(lane: Lane, bugs: Bugs) -> Body:
     """An async request: queued, tried once by the issuing thread, then left to the driver or to waiting callers."""
-    own = yield from _enqueue(lane, bugs)
+    own = yield from enqueue(lane, bugs)
     looks = Variant.issue_without_look not in bugs and Bug.issue_without_look_or_ring not in bugs
     if looks:
         yield from look(lane, own, bugs, Bug.want_ignored_by_issuer)
@@ -190,7 +190,7 @@ def issue(lane: Lane, bugs: Bugs) -> Body:
     return own
 
 
-def _pending(lane: Lane) -> Body:
+def has_pending(lane: Lane) -> Body:
     queue = yield load(lane.queue)  # type: ignore[arg-type]
     return queue % 100 > 0
 
@@ -202,11 +202,15 @@ def _hand_over(lane: Lane, rings: bool, waiting: int, bugs: Bugs) -> Body:
         yield from ring(lane.door, bugs)
     if waiting or lane.parked is None or Bug.driver_not_woken_by_leaver in bugs:
         return
-    pending = yield from _pending(lane)
+    pending = yield from has_pending(lane)
     if pending:
-        parked = yield exchange(lane.parked, 0)
-        if parked:
-            yield bump_and_wake(lane.driver_word)  # type: ignore[arg-type]
+        yield from wake_driver(lane)
+
+
+def wake_driver(lane: Lane) -> Body:
+    parked = yield exchange(lane.parked, 0)  # type: ignore[arg-type]
+    if parked:
+        yield bump_and_wake(lane.driver_word)  # type: ignore[arg-type]
 
 
 def drive(lane: Lane, bugs: Bugs) -> Body:
@@ -219,15 +223,15 @@ def drive(lane: Lane, bugs: Bugs) -> Body:
 def _park_until_duty(lane: Lane, bugs: Bugs) -> Body:
     duty = False
     if Bug.park_without_check in bugs:
-        duty = yield from _on_duty(lane)
+        duty = yield from on_duty(lane)
     while not duty:
         yield snap(lane.driver_word, forget=lane.door.word)  # type: ignore[arg-type]
         yield store(lane.parked, 1)  # type: ignore[arg-type]
         if Bug.park_without_check not in bugs:
-            duty = yield from _on_duty(lane)
+            duty = yield from on_duty(lane)
         if not duty:
             yield futex_wait(lane.driver_word)  # type: ignore[arg-type]
-            duty = yield from _on_duty(lane)
+            duty = yield from on_duty(lane)
 
 
 def _drive_on_duty(lane: Lane, bugs: Bugs) -> Body:
@@ -237,14 +241,14 @@ def _drive_on_duty(lane: Lane, bugs: Bugs) -> Body:
         yield from raise_flag(lane.door, bugs)
         yield from look(lane, -1, bugs, Bug.want_ignored_by_driver)
         if Variant.driver_sleeps_unchecked not in bugs:
-            duty = yield from _on_duty(lane)
+            duty = yield from on_duty(lane)
         if duty:
             yield futex_wait(lane.door.word)
-            duty = yield from _on_duty(lane)
+            duty = yield from on_duty(lane)
 
 
-def _on_duty(lane: Lane) -> Body:
-    pending = yield from _pending(lane)
+def on_duty(lane: Lane) -> Body:
+    pending = yield from has_pending(lane)
     if not pending:
         return False
     waiting = yield load(lane.waiters)  # type: ignore[arg-type]

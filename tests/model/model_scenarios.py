@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import model_poller as poller
 import model_protocol as protocol
 from model_bugs import Bugs
 from model_fifo import Door, Fifo, Lane, Step
@@ -67,6 +70,17 @@ class World:
 
     def driver(self, lane: Lane, bugs: Bugs) -> None:
         self.model.thread("driver", lambda: protocol.drive(lane, bugs), daemon=True)
+
+    def timer(self, lane: Lane, requests: int, bugs: Bugs, ages: bool = True) -> poller.Timer:
+        """The poller and its timer, which was set for other work that is over by now. `ages`: what is issued is young at
+        first and grows old some time later; else it is old at once."""
+        cell = self.model.cell
+        timer = poller.Timer(cell("timer.claimed", 1), cell("timer.word"))
+        if ages:
+            timer = replace(timer, left=cell("timer.left"), now=cell("timer.now"))
+            self.model.thread("time", lambda: poller.time_passes(timer, requests))
+        self.model.thread("poller", lambda: poller.poll(lane, timer, bugs), daemon=True)
+        return timer
 
     def callers(self, lane: Lane, bugs: Bugs, *names: str) -> None:
         for name in names:
@@ -187,6 +201,40 @@ def issue_then_call(bugs: Bugs, weak: bool = False, kinds: str = "rr", slots: in
     def caller() -> protocol.Body:
         yield from protocol.issue(lane, bugs)
         yield from protocol.call(lane, bugs)
+
+    world.model.thread("caller", caller)
+    world.driver(lane, bugs)
+    world.alone("b", b, others, bugs)
+    return world.model
+
+
+def small_async(bugs: Bugs, weak: bool = False, kinds: str = "r", ages: bool = True) -> Model:
+    """A thread of A issues small async requests and goes away; poller and driver have to end them."""
+    world, a, b, mine, others = _pair(weak, len(kinds), kinds)
+    lane = world.lane("A", a, mine, driver=True)
+    timer = world.timer(lane, len(kinds), bugs, ages)
+
+    def issuer() -> protocol.Body:
+        i = 0
+        while i < len(kinds):
+            yield from poller.issue_small(lane, timer, bugs)
+            i += 1
+
+    world.model.thread("issuer", issuer)
+    world.driver(lane, bugs)
+    world.alone("b", b, others, bugs)
+    return world.model
+
+
+def small_async_then_wait(bugs: Bugs, weak: bool = False, ages: bool = True) -> Model:
+    """A thread of A issues a small async request and waits for it, while the poller looks after it too."""
+    world, a, b, mine, others = _pair(weak, 1, "r")
+    lane = world.lane("A", a, mine, driver=True)
+    timer = world.timer(lane, 1, bugs, ages)
+
+    def caller() -> protocol.Body:
+        own = yield from poller.issue_small(lane, timer, bugs)
+        yield from protocol.wait(lane, own, bugs)
 
     world.model.thread("caller", caller)
     world.driver(lane, bugs)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import model_fifo
+import model_poller
 import model_protocol
 import model_scenarios
 from model_explorer import Explorer, Result
@@ -223,7 +224,9 @@ def test_an_unfinished_search_is_no_proof() -> None:
         Explorer(model).run(limit=1000)
 
 
-@pytest.mark.parametrize("module", [model_fifo, model_protocol, model_scenarios], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [model_fifo, model_protocol, model_poller, model_scenarios], ids=lambda m: m.__name__
+)
 def test_the_threads_keep_their_state_in_locals(module: types.ModuleType) -> None:
     assert check_threads_are_plain(module) == []
 
