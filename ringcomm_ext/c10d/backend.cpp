@@ -204,6 +204,7 @@ void Backend::add_all_gather(Launch& l, const std::vector<at::Tensor>& outputs, 
     call.out.push_back(chunk_of(l.keep.back()));
   }
   call.bytes = bytes_of(call.out, call.element);
+  call.uniform = equal_sizes(call.out);
   l.calls.push_back(std::move(call));
 }
 
@@ -289,6 +290,7 @@ void Backend::add_reduce_scatter(Launch& l, const at::Tensor& given, const std::
   call.out = {chunk_of(out)};
   l.keep.push_back(out);
   call.bytes = bytes_of(call.in, call.element);
+  call.uniform = equal_sizes(call.in);
   l.calls.push_back(std::move(call));
 }
 

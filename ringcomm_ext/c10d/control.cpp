@@ -39,7 +39,7 @@ intrusive_ptr<Work> Backend::endCoalescing() {
 
 void Backend::registerOnCompletionHook(CompletionHook::Function&& hook) {
   group();
-  TORCH_CHECK(!hooked_.load(), "ringcomm: group '", group_->spec().name, "' has a completion hook already; it has one");
+  TORCH_CHECK(!hooked_.load(), "ringcomm: group '", group_->spec().name, "' has a completion hook already; a group can have one");
   hook_ = std::make_shared<CompletionHook>(process_engine()->callbacks(), std::move(hook));
   onCompletionHook_ = [hook = hook_](const std::shared_ptr<c10d::WorkInfo>& info) { hook->call(info); };
   hooked_.store(true, std::memory_order_release);

@@ -1,6 +1,8 @@
 // The monitored barrier: a barrier that says who did not come, to every rank that came, and leaves the group as it was.
 //
 // It is not one of the group's calls: it has no sequence number, stands in no queue, and its time-out fails nobody else's call (roll_call.h).
+#include <poll.h>
+
 #include <algorithm>
 #include <cstdio>
 
@@ -14,6 +16,12 @@ namespace {
 constexpr int64_t kLongestSleepNs = 200'000'000;  // between looks at signals
 constexpr size_t kDescribed = 4;                  // missing ranks with host, pid and last call; the others by number
 constexpr size_t kWrittenOut = 17;                // a run of so many numbers is abbreviated
+
+// The verdict of a rank that was told of a death may come before this process is told of it.
+bool has_ended(int pidfd) {
+  pollfd p{pidfd, POLLIN, 0};
+  return poll(&p, 1, 0) == 1;
+}
 
 }  // namespace
 
@@ -107,8 +115,10 @@ std::string Communicator::whereabouts(int rank) const {
   char ago[32];
   std::snprintf(ago, sizeof ago, ", %.1f s ago", age * 1e-9);
   std::string text = rank_name(rank);
-  if (gone(rank)) {
-    text += board_.state(rank) == RankState::left ? " has left" : " died (its process is gone)";
+  if (board_.state(rank) == RankState::left) {
+    text += " has left";
+  } else if (gone(rank) || has_ended(spec_.peers[rank].process->pidfd)) {
+    text += " died (its process is gone)";
   } else if (stopped(rank)) {
     text += " is stopped";
   } else {

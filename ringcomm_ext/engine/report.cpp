@@ -51,6 +51,8 @@ std::string Communicator::call_text(const Fingerprint& f) const {
   if (f.op != ReduceOp::none && f.collective != Collective::barrier) details.push_back(name(f.op));
   if (f.root >= 0) details.push_back("root " + std::to_string(shown(f.root)));
   if (f.uniform && f.collective != Collective::barrier) details.push_back(std::to_string(f.bytes) + " bytes");
+  if (!f.uniform && (f.collective == Collective::all_gather || f.collective == Collective::reduce_scatter))
+    details.push_back("parts of different sizes");
   std::snprintf(text, sizeof text, "%s #%llu%s%s%s", name(f.collective), static_cast<unsigned long long>(f.sequence),
                 details.empty() ? "" : " (", joined(details, ", ").c_str(), details.empty() ? "" : ")");
   return text;

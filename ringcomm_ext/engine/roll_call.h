@@ -25,6 +25,7 @@ class RollCall {
 
   // Comes to the next barrier, and says so. Its number; `late`: it was given up before.
   uint32_t arrive(bool* late);
+  // For a rank that has come to this one and to none since: only the newest verdicts are kept.
   Verdict verdict(uint32_t number) const;
   // The ranks that have not come.
   std::vector<int> absent(uint32_t number) const;
