@@ -79,7 +79,7 @@ def create_backend(
     return _join(config.load(options), store, None, name, rank, range(size), timeout or default_pg_timeout)
 
 
-def _as_group(backend: Backend, store: Store) -> ProcessGroup:
+def _as_group(backend: Any, store: Store) -> ProcessGroup:
     group = ProcessGroup(store, backend.rank(), backend.size())
     group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
     group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, backend)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringcomm.groups import of_ringcomm
 
@@ -19,12 +19,12 @@ def monitored_barrier(
     Raises torch.distributed.DistBackendError on every rank that came if some rank did not within `timeout` (the
     group's if None; zero looks once): it names all of them, by their numbers in the job, with host, process id and the
     call they made last. So it does for a rank that died or left, at once, or with wait_all_ranks when the time is up
-    or only such ranks are missing. The group stays usable. A rank that comes after the others gave up is told so, and is in
-    step with them again for the next one. Works that are under way are not waited for.
+    or only such ranks are missing. The group stays usable. A rank that comes after the others gave up is told so, and
+    is in step with them again for the next one. Works that are under way are not waited for.
 
     group: one whose CPU tensors ringcomm moves; ValueError otherwise. Not for two threads of a rank at a time.
     """
-    found = of_ringcomm(group, "monitored_barrier")
+    found: Any = of_ringcomm(group, "monitored_barrier")  # torch's stub leaves the method out
     if timeout is None:
         found.monitored_barrier(wait_all_ranks=wait_all_ranks)
         return

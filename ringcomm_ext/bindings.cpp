@@ -170,7 +170,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("seed", &make_seed, py::arg("rank"), py::arg("ranks"), py::arg("channels"), py::arg("slots"),
         py::arg("fan_out"), py::arg("pair"), py::arg("message"));
   py::class_<BackendOptions, c10::intrusive_ptr<BackendOptions>, c10d::Backend::Options>(m, "BackendOptions")
-      .def("__deepcopy__", [](const BackendOptions& o, const py::dict&) { return c10::make_intrusive<BackendOptions>(o); });
+      .def("__deepcopy__",
+           [](const BackendOptions& o, const py::dict&) { return c10::make_intrusive<BackendOptions>(o); });
   py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
       .def_property_readonly("options", &Backend::getBackendOptions)
       .def("get_error", &Backend::getError)

@@ -33,8 +33,7 @@ struct Block {
 
 class CoalescedWork final : public c10d::Work {
  public:
-  CoalescedWork(int rank, Block block)
-      : Work(rank, c10d::OpType::COALESCED), block_(std::move(block)) {}
+  CoalescedWork(int rank, Block block) : Work(rank, c10d::OpType::COALESCED), block_(std::move(block)) {}
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -69,7 +68,8 @@ class Blocks {
   bool close(Block& block);
 
  private:
-  static constexpr size_t kDeepest = 32;  // blocks inside blocks; more were left by exceptions, and the oldest is dropped
+  static constexpr size_t kDeepest =
+      32;  // blocks inside blocks; more were left by exceptions, and the oldest is dropped
 
   std::mutex mutex_;
   std::map<std::thread::id, std::vector<Block>> blocks_;  // innermost last

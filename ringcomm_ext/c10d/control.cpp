@@ -15,8 +15,7 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_r
   const int64_t ms = opts.timeout.count() < 0 ? timeout_ms_.load() : opts.timeout.count();
   const int64_t ns = ms > kNoDeadline / 1'000'000 ? kNoDeadline : ms * 1'000'000;
   std::exception_ptr raised;
-  const std::string error =
-      group().monitored_barrier(ns, wait_all_ranks, [&raised] { return signals_raise(raised); });
+  const std::string error = group().monitored_barrier(ns, wait_all_ranks, [&raised] { return signals_raise(raised); });
   if (raised) std::rethrow_exception(raised);
   TORCH_CHECK_WITH(DistBackendError, error.empty(), error);
 }
@@ -39,7 +38,8 @@ intrusive_ptr<Work> Backend::endCoalescing() {
 
 void Backend::registerOnCompletionHook(CompletionHook::Function&& hook) {
   group();
-  TORCH_CHECK(!hooked_.load(), "ringcomm: group '", group_->spec().name, "' has a completion hook already; a group can have one");
+  TORCH_CHECK(!hooked_.load(), "ringcomm: group '", group_->spec().name,
+              "' has a completion hook already; a group can have one");
   hook_ = std::make_shared<CompletionHook>(process_engine()->callbacks(), std::move(hook));
   onCompletionHook_ = [hook = hook_](const std::shared_ptr<c10d::WorkInfo>& info) { hook->call(info); };
   hooked_.store(true, std::memory_order_release);

@@ -39,14 +39,14 @@ intrusive_ptr<c10d::Backend> Backend::split(const intrusive_ptr<c10d::Store>& st
   }
   const auto me = std::find(ranks.begin(), ranks.end(), getRank());
   if (me == ranks.end()) return nullptr;
-  const std::string name = opts && !opts->group_name.empty() ? opts->group_name
-                                                             : group_->spec().name + "/split:" + listed(ranks);
+  const std::string name =
+      opts && !opts->group_name.empty() ? opts->group_name : group_->spec().name + "/split:" + listed(ranks);
   return found(store, name, static_cast<int>(me - ranks.begin()), numbers, opts);
 }
 
 // The other ranks come from other groups, so their numbers in this job are not known: they are named by their place in the new group.
-intrusive_ptr<c10d::Backend> Backend::merge(const intrusive_ptr<c10d::Store>& store,
-                                            const intrusive_ptr<Options>& opts, const int& rank, const int& size) {
+intrusive_ptr<c10d::Backend> Backend::merge(const intrusive_ptr<c10d::Store>& store, const intrusive_ptr<Options>& opts,
+                                            const int& rank, const int& size) {
   TORCH_CHECK_VALUE(rank >= 0 && rank < size, "ringcomm: merge: rank ", rank, " of ", size, " ranks");
   std::vector<int> numbers(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) numbers[r] = r;
@@ -67,8 +67,8 @@ intrusive_ptr<c10d::Backend> Backend::shrink(const std::vector<int64_t>& ranks_t
   TORCH_CHECK_VALUE(me != ranks.end(), "ringcomm: shrink: this rank (", getRank(),
                     ") is among those to be left out; only the others call it");
   if (shrink_flags & kAbortFirst) abort();
-  return found(nullptr, group_->spec().name + "/shrunk:" + listed(ranks), static_cast<int>(me - ranks.begin()),
-               numbers, opts_override);
+  return found(nullptr, group_->spec().name + "/shrunk:" + listed(ranks), static_cast<int>(me - ranks.begin()), numbers,
+               opts_override);
 }
 
 }  // namespace ringcomm

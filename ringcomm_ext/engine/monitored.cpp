@@ -94,9 +94,8 @@ std::string Communicator::who_missed(uint32_t number, const std::vector<int>& mi
   const std::string which = " monitoredBarrier #" + std::to_string(number) + " of group '" + spec_.name + "'";
   char after[48];
   std::snprintf(after, sizeof after, " after %lld ms. ", static_cast<long long>(waited_ns / 1'000'000));
-  std::string text = waited_ns >= 0
-                         ? "ringcomm: Rank " + me + " timed out in" + which + after
-                         : "ringcomm:" + which + " was given up while rank " + me + " was waiting. ";
+  std::string text = waited_ns >= 0 ? "ringcomm: Rank " + me + " timed out in" + which + after
+                                    : "ringcomm:" + which + " was given up while rank " + me + " was waiting. ";
   const std::vector<int> ranks = all_shown(missed);
   const std::vector<int> others(ranks.begin() + 1, ranks.end());
   const auto rank_list = [](const char* word, const std::vector<int>& some) {
@@ -124,7 +123,8 @@ std::string Communicator::whereabouts(int rank) const {
   } else {
     text += " has not come";
   }
-  return text + (last.sequence == 0 ? ", it has made no call of this group" : ", its last call was " + call_text(last) + ago);
+  return text +
+         (last.sequence == 0 ? ", it has made no call of this group" : ", its last call was " + call_text(last) + ago);
 }
 
 }  // namespace ringcomm

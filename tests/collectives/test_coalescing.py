@@ -145,9 +145,9 @@ def batches(rank: int, world: int, count: int) -> list[str]:
         return 100 * source + 10 * target + tag
 
     for turn in range(3):
-        operations = [
-            dist.P2POp(isend, full(count, value(rank, p, tag) + turn), p, tag=tag) for p, tag in tensors
-        ] + [dist.P2POp(irecv, tensor, p, tag=tag) for (p, tag), tensor in tensors.items()]
+        operations = [dist.P2POp(isend, full(count, value(rank, p, tag) + turn), p, tag=tag) for p, tag in tensors] + [
+            dist.P2POp(irecv, tensor, p, tag=tag) for (p, tag), tensor in tensors.items()
+        ]
         random.Random(turn * world + rank).shuffle(operations)
         (work,) = dist.batch_isend_irecv(operations)
         work.wait()
@@ -201,7 +201,7 @@ def left_by_an_exception(rank: int, world: int) -> list[str]:
                 if mistake % 2:
                     raise KeyError("the user's own")
         except (KeyError, ValueError, RuntimeError):
-            # torch 2.13 leaves its list behind, and collects every later all_reduce in it; for any backend (docs/c10d.md)
+            # torch leaves its list behind, and collects every later all_reduce in it, for any backend (docs/c10d.md)
             dist.distributed_c10d._world.pg_coalesce_state.pop(group, None)
     kept = []
     for turn in range(100):

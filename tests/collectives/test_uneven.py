@@ -42,37 +42,40 @@ def reduced(world: int, shape: tuple[int, ...], seed: int, dtype: torch.dtype, o
     return (total / world).to(dtype) if op == "avg" else total.to(dtype)
 
 
+def by_list(wanted: list[Tensor], rank: int) -> Tensor:
+    outputs = [torch.empty_like(w) for w in wanted]
+    dist.all_gather(outputs, wanted[rank])
+    return torch.cat(outputs)
+
+
+def by_our_list(wanted: list[Tensor], rank: int) -> Tensor:
+    """Strided outputs, an input of another shape and the same size."""
+    outputs = [torch.empty(3, w.size(0), dtype=w.dtype).t() for w in wanted]
+    ringcomm.all_gather_v(outputs, wanted[rank].reshape(-1))
+    return torch.cat(outputs)
+
+
+def by_counts(wanted: list[Tensor], rank: int) -> Tensor:
+    output = torch.empty_like(torch.cat(wanted))
+    work = ringcomm.all_gather_v(output, wanted[rank], [w.size(0) for w in wanted], async_op=True)
+    assert work is not None
+    work.wait()
+    return output
+
+
+def by_asking(wanted: list[Tensor], rank: int) -> Tensor:
+    output = torch.empty_like(torch.cat(wanted))
+    assert ringcomm.all_gather_v(output, wanted[rank]) is None
+    return output
+
+
 def all_gathers(rank: int, world: int, scale: int) -> list[str]:
     rows, wrong = counts_of(world, scale), []
     for dtype in DTYPES:
         wanted = gathered(world, rows, dtype)
-        forms: dict[str, Callable[[], Tensor]] = {}
-
-        def by_list() -> Tensor:
-            outputs = [torch.empty_like(w) for w in wanted]
-            dist.all_gather(outputs, wanted[rank])
-            return torch.cat(outputs)
-
-        def by_our_list() -> Tensor:
-            # Strided outputs, another shape of the same size.
-            outputs = [torch.empty(3, w.size(0), dtype=dtype).t() for w in wanted]
-            ringcomm.all_gather_v(outputs, wanted[rank].reshape(-1))
-            return torch.cat(outputs)
-
-        def by_counts() -> Tensor:
-            output = torch.empty(sum(rows), 3, dtype=dtype)
-            work = ringcomm.all_gather_v(output, wanted[rank], rows, async_op=True)
-            assert work is not None
-            work.wait()
-            return output
-
-        def by_asking() -> Tensor:
-            output = torch.empty(sum(rows), 3, dtype=dtype)
-            assert ringcomm.all_gather_v(output, wanted[rank]) is None
-            return output
-
-        forms = {f.__name__: f for f in (by_list, by_our_list, by_counts, by_asking)}
-        wrong += [f"{name} {dtype} {rows}" for name, form in forms.items() if not same_bits(form(), torch.cat(wanted))]
+        for form in (by_list, by_our_list, by_counts, by_asking):
+            if not same_bits(form(wanted, rank), torch.cat(wanted)):
+                wrong.append(f"rank {rank}: {form.__name__} {dtype} {rows}")
     return wrong
 
 
@@ -191,7 +194,8 @@ CONFLICTS: dict[str, tuple[Callable[[], None], Callable[[], None], tuple[str, ..
 def disagree(rank: int, world: int, name: str) -> str:
     dist.init_process_group("ringcomm", timeout=timedelta(seconds=4))
     try:
-        CONFLICTS[name][rank]()
+        first, second, _ = CONFLICTS[name]
+        (first, second)[rank]()
         dist.all_reduce(torch.ones(2))  # a rank whose own part had ended is told at its next call
     except dist.DistBackendError as error:
         return str(error)

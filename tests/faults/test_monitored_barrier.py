@@ -73,9 +73,15 @@ def test_all_missing_ranks_are_named_on_every_rank_that_came(wait_all_ranks: boo
             assert "came too late" in seen.text and seen.seconds < LATE, seen
             continue
         assert seen.seconds < 0.5 + LATE, seen
-        phrase = "Ranks 1, 3 failed to pass" if wait_all_ranks else "Rank 1 failed to pass monitoredBarrier, and so did rank 3"
+        phrase = (
+            "Ranks 1, 3 failed to pass"
+            if wait_all_ranks
+            else "Rank 1 failed to pass monitoredBarrier, and so did rank 3"
+        )
         assert phrase in seen.text, seen.text
-        assert re.search(r"rank 1 \(host .*, pid \d+\) has not come, its last call was all_reduce #1", seen.text), seen.text
+        assert re.search(r"rank 1 \(host .*, pid \d+\) has not come, its last call was all_reduce #1", seen.text), (
+            seen.text
+        )
         assert re.search(r"rank 3 \(host .*, pid \d+\) has not come", seen.text), seen.text
 
 

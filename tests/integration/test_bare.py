@@ -137,7 +137,12 @@ def test_ranks_may_be_threads_of_one_process() -> None:
 def by_the_creator(rank: int, world: int) -> list[Any]:
     """As torch's RPC calls ProcessGroupGloo: no name, no ranks; it must serve object collectives."""
     options: Any = dist.distributed_c10d._DistributedBackendOptions()
-    options.store, options.group_rank, options.group_size, options.timeout = shared_store(rank, world), rank, world, LIMIT
+    options.store, options.group_rank, options.group_size, options.timeout = (
+        shared_store(rank, world),
+        rank,
+        world,
+        LIMIT,
+    )
     options.group_id, options.global_ranks_in_group = "", []
     results: list[Any] = []
     for _ in range(3):
@@ -157,7 +162,7 @@ def test_the_creator_without_a_name_gives_a_process_group(rank_pool: Pools) -> N
 
 
 def into_a_group(rank: int, world: int) -> list[float]:
-    """As torchft does it: a ProcessGroup of one's own around the bare backend, a new one after every change of members."""
+    """As torchft does it: a ProcessGroup of one's own around the bare backend, a new one when members change."""
     store = shared_store(rank, world)
     results = []
     for quorum in range(3):

@@ -58,7 +58,9 @@ def run(rank: int, world: int, how: str | None) -> list[str]:
         inputs = [torch.arange(6.0 * world).reshape(2 * world, 3) * (r + 1) + turn for r in range(world)]
         results = function(inputs[rank], dist.group.WORLD, world)
         pairs = zip(results, expected(inputs, rank), strict=True)
-        wrong += [f"rank {rank}, {how}, turn {turn}: result {i}" for i, (a, b) in enumerate(pairs) if not torch.equal(a, b)]
+        wrong += [
+            f"rank {rank}, {how}, turn {turn}: result {i}" for i, (a, b) in enumerate(pairs) if not torch.equal(a, b)
+        ]
     torch._dynamo.reset()
     return wrong
 
@@ -72,9 +74,10 @@ def test_functional_collectives(rank_pool: Pools, world: int, how: str | None) -
 
 def autograd(rank: int, world: int, how: str | None) -> list[str]:
     """all_gather's gradient is a reduce_scatter, through a compiled backward too."""
+    group: Any = dist.group.WORLD
 
     def loss(x: Tensor) -> Tensor:
-        gathered = functional.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
+        gathered = functional.all_gather_tensor_autograd(x, 0, group)
         return (gathered * torch.arange(float(gathered.numel())).reshape(gathered.shape)).sum()
 
     function: Any = loss if how is None else torch.compile(loss, backend=how, fullgraph=True)

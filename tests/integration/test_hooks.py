@@ -1,4 +1,4 @@
-"""What a group tells of its works: completion hooks, durations, sequence numbers, results without exceptions, time-outs."""
+"""What a group tells of its works: completion hooks, durations, sequence numbers, results; and set_timeout."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cpu_backend(group: Any) -> Any:
 
 
 def every_work(rank: int, world: int) -> tuple[dict[str, int], list[int], bool, bool]:
-    """Waited for, dropped, large, strided, messages: the hook hears of each once, of no two at a time, off this thread."""
+    """Waited for, dropped, large, strided, messages: the hook hears of each once, one at a time, off this thread."""
     group = new_group()
     seen: list[Any] = []
     inside, overlapped, threads = [0], [False], set()
@@ -54,9 +54,7 @@ def every_work(rank: int, world: int) -> tuple[dict[str, int], list[int], bool, 
     kinds = Counter(info.op_type.name for info in seen)
     numbers = [info.seq for info in seen if info.op_type.name == "ALLREDUCE"]
     spans = [(info.time_finished - info.time_started, info.active_duration) for info in seen]
-    times_ok = all(
-        span >= timedelta(0) and abs(span - active) < timedelta(milliseconds=1) for span, active in spans
-    )
+    times_ok = all(span >= timedelta(0) and abs(span - active) < timedelta(milliseconds=1) for span, active in spans)
     apart = not overlapped[0] and threading.get_ident() not in threads
     dist.destroy_process_group(group)
     return dict(kinds), numbers, times_ok, apart

@@ -50,7 +50,7 @@ void one_is_late() {
     CHECK(early.give_up(number) == Verdict::given_up);
     CHECK((other.missed(number) == std::vector<int>{2, 3}));
   }
-  CHECK(arrive(late, true) == 2);  // one error for both that it missed
+  CHECK(arrive(late, true) == 2);                      // one error for both that it missed
   CHECK((other.missed(2) == std::vector<int>{2, 3}));  // it counts as missing though it has come since
   CHECK(arrive(later, true) == 2);
   for (RollCall* rank : {&early, &other, &late, &later}) CHECK(arrive(*rank) == 3);
