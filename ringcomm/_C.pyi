@@ -12,12 +12,18 @@ class Seed:
     def card(self) -> dict[str, Any]:
         """For the store: socket (abstract address), offer (128-bit nonce, hex), process (key), pid."""
 
+class BackendOptions:
+    """What `options` of a Backend is: the time-out of its calls, and the names torch gives the group."""
+
+    def __deepcopy__(self, arg0: dict[int, Any], /) -> BackendOptions: ...
+
 class Backend(dist.Backend):
     """One group's backend: every c10d operation for CPU tensors."""
 
     @property
     def options(self) -> Any: ...
     def _set_default_timeout(self, arg0: timedelta, /) -> None: ...
+    def perform_nocolor_split(self, arg0: Any, /) -> None: ...  # nothing to do: a split asks nothing of the others
     def get_error(self) -> Any: ...  # torch's ErrorType; never blocks
 
 def seed(rank: int, ranks: int, channels: int, slots: int, fan_out: int, pair: int, message: int) -> Seed:
@@ -31,10 +37,12 @@ def backend(
     spin_ns: int,
     yields: int,
     timeout: timedelta,
+    found: Any,
 ) -> Backend:
     """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added.
     rules: (collective, max_bytes, schedule, slot bytes, channels, source), in order; the last of each collective has no
-    max_bytes."""
+    max_bytes. found: callable(store or None, name, rank, numbers, timeout) -> Backend, for groups made from this one;
+    kept until shutdown."""
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""

@@ -21,6 +21,10 @@ _HOMES = {
     "BootstrapError": "ringcomm.errors",
     "AgreementError": "ringcomm.errors",
     "ScheduleError": "ringcomm.errors",
+    "monitored_barrier": "ringcomm.monitored",
+    "all_gather_v": "ringcomm.uneven",
+    "reduce_scatter_v": "ringcomm.uneven",
+    "create_backend": "ringcomm.backend",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -12,7 +12,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch.distributed import Backend
+    from torch.distributed import Backend, ProcessGroup
 
 NAME = "ringcomm"
 DEVICES = ["cpu"]  # a list: torch <= 2.13 takes a string apart into letters
@@ -32,7 +32,7 @@ def register() -> None:
         _warn(f"ringcomm could not be registered with torch.distributed: {type(error).__name__}: {error}")
 
 
-def _create(options: Any, backend_options: Any) -> Backend:
+def _create(options: Any, backend_options: Any) -> Backend | ProcessGroup:
     """What torch calls when a group is made: `_DistributedBackendOptions` and the user's `pg_options` or None."""
     from ringcomm import backend
 

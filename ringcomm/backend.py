@@ -10,21 +10,27 @@ import os
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.distributed import ProcessGroup
+from torch.distributed.constants import default_pg_timeout
 
 import ringcomm
 from ringcomm import _load, bootstrap, config, policy
 from ringcomm.discover import host
 
 if TYPE_CHECKING:
-    from torch.distributed import Backend
+    from collections.abc import Sequence
+
+    from torch.distributed import Backend, Store
 
 MESSAGE_SLOT = 64 << 10
 """Bytes of a point-to-point slot, and the largest message that is sent before its receive is posted."""
+BARE = "(bare)"
+"""How errors call a group that has no name in torch."""
 _PAGE = 4096
 
 _lock = threading.Lock()
@@ -32,17 +38,69 @@ _engine_started = False
 _most_ranks_here = 1  # ranks of the largest group of this process on this node: they share the cores
 
 
-def create(options: Any, backend_options: Any) -> Backend:
-    """Makes the backend of one group.
+def create(options: Any, backend_options: Any) -> Backend | ProcessGroup:
+    """Makes the backend of one group; what torch calls.
 
     options: torch's `_DistributedBackendOptions` (store, group_rank, group_size, timeout, group_id).
     backend_options: the user's `pg_options` (see `ringcomm.config.load`) or None.
     Blocks until every rank of the group has come. Raises ConfigError, BootstrapError, AgreementError, ImportError, or
     RuntimeError naming the rank that cannot be reached.
+
+    Without a group_id the caller is not `init_process_group` but code that makes a group of its own beside the named
+    ones, as torch's RPC does. It gets a ProcessGroup: object collectives take nothing else.
     """
     settings = config.load(backend_options)
-    rank, ranks, name = options.group_rank, options.group_size, options.group_id
-    timeout: timedelta = options.timeout
+    numbers = list(options.global_ranks_in_group)  # torch leaves it empty for the default group
+    made = _join(
+        settings,
+        options.store,
+        None,
+        options.group_id or BARE,
+        options.group_rank,
+        numbers or range(options.group_size),
+        options.timeout,
+    )
+    return made if options.group_id else _as_group(made, options.store)
+
+
+def create_backend(
+    store: Store, rank: int, size: int, timeout: timedelta | None = None, *, name: str = BARE, options: Any = None
+) -> Backend:
+    """Makes the bare c10d Backend of a group that `torch.distributed` does not know, as `ProcessGroupGloo(...)` does.
+
+    store: shared by the ranks; groups may be made over it again and again, each by all ranks in the same order (give
+    groups that are made at the same time a PrefixStore each). timeout: of calls and of the making; torch's default if
+    None. name: how errors call the group, the same on all ranks. options: as `pg_options` of `init_process_group`.
+    Blocks until all ranks have come. It ends with `shutdown()` or `abort()`, or when the last reference is gone.
+    Raises ValueError for a rank that is not in 0 to size - 1, and what `init_process_group` raises.
+    """
+    if not 0 <= rank < size:
+        raise ValueError(f"rank is {rank}; allowed are 0 to {size - 1}")
+    return _join(config.load(options), store, None, name, rank, range(size), timeout or default_pg_timeout)
+
+
+def _as_group(backend: Any, store: Store) -> ProcessGroup:
+    group = ProcessGroup(store, backend.rank(), backend.size())
+    group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+    group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, backend)
+    return group
+
+
+def _join(
+    settings: config.Config,
+    own_store: Store,
+    store: Store | None,
+    name: str,
+    rank: int,
+    numbers: Sequence[int],
+    timeout: timedelta,
+) -> Backend:
+    """Makes the backend of this rank, one of len(numbers). numbers: the ranks' numbers in the job, for errors.
+
+    store: where the ranks meet; None for the one this rank's first group came from. The data plane calls it, with
+    settings and own_store filled in, when a group is made from this one (split, merge, shrink).
+    """
+    ranks = len(numbers)
     extension = _load.extension()
     _start(extension, settings, ranks)
     _start_log(extension, settings, rank)
@@ -51,9 +109,8 @@ def create(options: Any, backend_options: Any) -> Backend:
         rank=rank, ranks=ranks, channels=plan.channels, slots=settings.memory.slots, message=MESSAGE_SLOT, **plan.slots
     )
     card = {**seed.card(), **_facts(), "digest": plan.digest}
-    cards = bootstrap.exchange(options.store, rank, ranks, card, timeout.total_seconds(), name)
+    cards = bootstrap.exchange(store or own_store, rank, ranks, card, timeout.total_seconds(), name)
     bootstrap.check_agreement(cards)
-    numbers = options.global_ranks_in_group or range(ranks)  # torch leaves it empty for the default group
     peers = [{**c, "host": c["hostname"], "rank": number} for c, number in zip(cards, numbers, strict=True)]
     return extension.backend(
         seed=seed,
@@ -63,6 +120,7 @@ def create(options: Any, backend_options: Any) -> Backend:
         spin_ns=settings.progress.spin_ns_for(_share(ranks), host.usable_cores(cards)),
         yields=settings.progress.yields,
         timeout=timeout,
+        found=partial(_join, settings, own_store),
     )
 
 

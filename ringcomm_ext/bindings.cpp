@@ -63,12 +63,31 @@ py::dict card_of(const SeedHandle& handle) {
   return d;
 }
 
+// `found` of a backend: a Python callable(store or None, name, rank, numbers, timeout). Whoever drops the last copy may not hold Python's lock,
+// and the interpreter may be gone by then.
+Found founder(const py::object& callable) {
+  const std::shared_ptr<py::object> keep(new py::object(callable), [](py::object* o) {
+    if (!Py_IsInitialized()) {
+      (void)o->release();
+    } else {
+      const py::gil_scoped_acquire gil;
+      *o = py::object();
+    }
+    delete o;
+  });
+  return [keep](const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank,
+                const std::vector<int>& numbers, std::chrono::milliseconds timeout) {
+    const py::gil_scoped_acquire gil;
+    return py::cast<c10::intrusive_ptr<Backend>>((*keep)(store, name, rank, numbers, timeout));
+  };
+}
+
 using RuleTuple = std::tuple<int, std::optional<uint64_t>, std::string, size_t, int, std::string>;
 
 c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& name,
                                          const std::vector<std::map<std::string, py::object>>& cards,
                                          const std::vector<RuleTuple>& rules, int64_t spin_ns, int yields,
-                                         std::chrono::milliseconds timeout) {
+                                         std::chrono::milliseconds timeout, const py::object& found) {
   GroupSpec spec;
   spec.name = name;
   spec.caller = {spin_ns, yields};
@@ -92,12 +111,13 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
     signal = std::make_exception_ptr(py::error_already_set());
     return true;
   };
+  Found founds = founder(found);
   const py::gil_scoped_release nogil;
   Error error;
   CommunicatorPtr group = handle.seed->connect(std::move(spec), peers, after_ms(timeout.count()), error);
   if (signal) std::rethrow_exception(signal);
   if (!group) raise(error);
-  return c10::make_intrusive<Backend>(std::move(handle.seed), std::move(group), timeout);
+  return c10::make_intrusive<Backend>(std::move(handle.seed), std::move(group), timeout, std::move(founds));
 }
 
 void start_engine(int workers, int64_t spin_ns, int yields, size_t memory_limit) {
@@ -149,12 +169,16 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   py::class_<SeedHandle>(m, "Seed").def("card", &card_of);
   m.def("seed", &make_seed, py::arg("rank"), py::arg("ranks"), py::arg("channels"), py::arg("slots"),
         py::arg("fan_out"), py::arg("pair"), py::arg("message"));
+  py::class_<BackendOptions, c10::intrusive_ptr<BackendOptions>, c10d::Backend::Options>(m, "BackendOptions")
+      .def("__deepcopy__",
+           [](const BackendOptions& o, const py::dict&) { return c10::make_intrusive<BackendOptions>(o); });
   py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
       .def_property_readonly("options", &Backend::getBackendOptions)
       .def("get_error", &Backend::getError)
+      .def("perform_nocolor_split", [](Backend&, const py::object&) {})
       .def("_set_default_timeout", &Backend::setTimeout, py::call_guard<py::gil_scoped_release>());
   m.def("backend", &make_backend, py::arg("seed"), py::arg("name"), py::arg("cards"), py::arg("rules"),
-        py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"));
+        py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"), py::arg("found"));
   m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"),
         py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
   m.def("stop_engine", &stop_engine);

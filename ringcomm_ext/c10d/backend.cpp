@@ -13,11 +13,12 @@ using c10d::Work;
 
 // ---------------------------------------------------------------------------------------------------------------- life
 
-Backend::Backend(std::unique_ptr<GroupSeed> seed, CommunicatorPtr group, std::chrono::milliseconds timeout)
+Backend::Backend(std::unique_ptr<GroupSeed> seed, CommunicatorPtr group, std::chrono::milliseconds timeout, Found found)
     : c10d::Backend(group->spec().rank, group->spec().ranks),
       seed_(std::move(seed)),
       group_(std::move(group)),
-      options_(c10::make_intrusive<Options>("ringcomm", timeout)),
+      found_(std::move(found)),
+      options_(c10::make_intrusive<BackendOptions>("ringcomm", timeout)),
       timeout_ms_(timeout.count()) {
   setGroupUid(group_->spec().name);
 }
@@ -50,6 +51,8 @@ void Backend::shutdown() {
   if (forked() || left_.exchange(true)) return;
   group_->leave(now_ns() + kLeaveNs, true);
   if (Engine* engine = process_engine()) engine->remove(group_.get());
+  if (hooked_.load()) hook_->close();
+  found_ = nullptr;
 }
 
 c10d::ErrorType Backend::getError() {
@@ -94,7 +97,13 @@ intrusive_ptr<Work> Backend::go(Launch&& l) {
       staged.copy_back();
       if (then) then();
     };
-  work->begin(std::move(requests), std::move(finalize));
+  return begin(std::move(work), std::move(requests), std::move(finalize));
+}
+
+intrusive_ptr<Work> Backend::begin(intrusive_ptr<RingWork> work, std::vector<RequestPtr> requests,
+                                   std::function<void()> finalize) {
+  work->begin(std::move(requests), std::move(finalize), hooked_.load(std::memory_order_acquire) ? hook_ : nullptr);
+  if (blocks_.any()) blocks_.add(work);
   return work;
 }
 
@@ -195,6 +204,7 @@ void Backend::add_all_gather(Launch& l, const std::vector<at::Tensor>& outputs, 
     call.out.push_back(chunk_of(l.keep.back()));
   }
   call.bytes = bytes_of(call.out, call.element);
+  call.uniform = equal_sizes(call.out);
   l.calls.push_back(std::move(call));
 }
 
@@ -280,6 +290,7 @@ void Backend::add_reduce_scatter(Launch& l, const at::Tensor& given, const std::
   call.out = {chunk_of(out)};
   l.keep.push_back(out);
   call.bytes = bytes_of(call.in, call.element);
+  call.uniform = equal_sizes(call.in);
   l.calls.push_back(std::move(call));
 }
 

@@ -6,15 +6,28 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "c10d/coalescing.h"
 #include "c10d/launch.h"
 #include "c10d/work.h"
 #include "engine/group_seed.h"
 
 namespace ringcomm {
 
+class Backend;
+
+// A type of our own, so that Python may copy it (dist.split_group does).
+struct BackendOptions final : c10d::Backend::Options {
+  using Options::Options;
+};
+
+// What a group needs to make another: a store (null: the one it came from), name, this rank's place and all ranks' numbers in the job.
+using Found = std::function<c10::intrusive_ptr<Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, const std::vector<int>& numbers,
+    std::chrono::milliseconds timeout)>;
+
 class Backend final : public c10d::Backend {
  public:
-  Backend(std::unique_ptr<GroupSeed> seed, CommunicatorPtr group, std::chrono::milliseconds timeout);
+  Backend(std::unique_ptr<GroupSeed> seed, CommunicatorPtr group, std::chrono::milliseconds timeout, Found found);
   ~Backend() override;
 
   const std::string getBackendName() const override { return "ringcomm"; }
@@ -60,9 +73,29 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
 
+  // control.cpp
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+  void registerOnCompletionHook(CompletionHook::Function&& hook) override;
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override {}  // every request knows when it began and ended
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return group().sequence(); }
-  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_ = timeout.count(); }
+  void setTimeout(std::chrono::milliseconds timeout) override;
+
+  // kin.cpp: groups made from this one
+  bool supportsSplitting() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& opts) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<Options>& opts, const int& rank,
+                                          const int& size) override;
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int shrink_flags,
+                                           const c10::intrusive_ptr<Options>& opts_override) override;
+
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;
@@ -73,6 +106,10 @@ class Backend final : public c10d::Backend {
   Launch prepare(c10d::OpType type, const char* title, std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                  std::chrono::milliseconds timeout, bool async) const;
   c10::intrusive_ptr<c10d::Work> go(Launch&& launch);
+  c10::intrusive_ptr<c10d::Work> begin(RingWorkPtr work, std::vector<RequestPtr> requests,
+                                       std::function<void()> finalize);
+  c10::intrusive_ptr<Backend> found(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank,
+                                    const std::vector<int>& numbers, const c10::intrusive_ptr<Options>& opts) const;
   c10::intrusive_ptr<c10d::Work> message(std::vector<at::Tensor>& tensors, int peer, int tag, bool sends);
   void check_root(int64_t root, const char* what) const;
 
@@ -87,7 +124,11 @@ class Backend final : public c10d::Backend {
 
   std::unique_ptr<GroupSeed> seed_;
   CommunicatorPtr group_;
+  Found found_;
   c10::intrusive_ptr<Options> options_;
+  Blocks blocks_;
+  std::shared_ptr<CompletionHook> hook_;  // set once, before hooked_
+  std::atomic<bool> hooked_{false};
   std::atomic<int64_t> timeout_ms_;
   std::atomic<bool> left_{false};
   char barrier_byte_[8] = {};

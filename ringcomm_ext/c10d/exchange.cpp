@@ -166,8 +166,7 @@ intrusive_ptr<Work> Backend::message(std::vector<at::Tensor>& tensors, int peer,
                              : group.recv(flat.data_ptr(), flat.nbytes(), peer, tag, until, keep);
   std::function<void()> finalize;
   if (staged.needs_copy_back()) finalize = [staged = std::move(staged)] { staged.copy_back(); };
-  work->begin({std::move(request)}, std::move(finalize));
-  return work;
+  return begin(std::move(work), {std::move(request)}, std::move(finalize));
 }
 
 intrusive_ptr<Work> Backend::send(std::vector<at::Tensor>& tensors, int dst, int tag) {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <algorithm>
+
 namespace ringcomm {
 
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what, const char* argument) {
@@ -15,6 +17,10 @@ uint64_t bytes_of(const std::vector<Chunk>& chunks, size_t element) {
   uint64_t bytes = 0;
   for (const Chunk& c : chunks) bytes += c.count * element;
   return bytes;
+}
+
+bool equal_sizes(const std::vector<Chunk>& chunks) {
+  return std::all_of(chunks.begin(), chunks.end(), [&](const Chunk& c) { return c.count == chunks.front().count; });
 }
 
 Call make_call(Collective collective, const at::Tensor& like, ReduceOp op, int64_t root) {

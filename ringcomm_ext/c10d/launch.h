@@ -27,6 +27,9 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what,
 
 uint64_t bytes_of(const std::vector<Chunk>& chunks, size_t element);
 
+// Lists whose parts differ in size are another call: ranks may not agree on each part though they do on the sum, so every pair checks its own.
+bool equal_sizes(const std::vector<Chunk>& chunks);
+
 Call make_call(Collective collective, const at::Tensor& like, ReduceOp op = ReduceOp::none, int64_t root = -1);
 
 // Equal parts of one flat tensor.

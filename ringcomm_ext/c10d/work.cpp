@@ -1,13 +1,9 @@
 #include "c10d/work.h"
 
-#include <pybind11/pybind11.h>
-#include <unistd.h>
-
 #include <algorithm>
 
+#include "c10d/signals.h"
 #include "engine/process.h"
-
-namespace py = pybind11;
 
 namespace ringcomm {
 namespace {
@@ -20,26 +16,23 @@ std::exception_ptr exception_of(const Error& error) {
   }
 }
 
-// Runs Python's signal handlers; true if one raised (then the exception is in `raised`).
-bool signals_raise(std::exception_ptr& raised) {
-  // Python runs handlers on its main thread only, which is the process's; others need not wait for Python's lock here.
-  if (!Py_IsInitialized() || gettid() != getpid()) return false;
-  const py::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() == 0) return false;
-  try {
-    throw py::error_already_set();
-  } catch (...) {
-    raised = std::current_exception();
-  }
-  return true;
+c10d::WorkResult result_of(const Error& error) {
+  return error.cause == Cause::timeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
+}
+
+std::chrono::steady_clock::time_point at(int64_t ns) {  // CLOCK_MONOTONIC is what steady_clock reads on Linux
+  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(ns));
 }
 
 }  // namespace
 
-void RingWork::begin(std::vector<RequestPtr> requests, std::function<void()> finalize) {
+void RingWork::begin(std::vector<RequestPtr> requests, std::function<void()> finalize,
+                     std::shared_ptr<CompletionHook> hook) {
   requests_ = std::move(requests);
   finalize_ = std::move(finalize);
-  if (finalize_ || recordFunctionEndCallback_) arm();
+  hook_ = std::move(hook);
+  if (hook_) hook_->expect_one();
+  if (finalize_ || recordFunctionEndCallback_ || hook_) arm();
 }
 
 // From here on the end is followed on a callback thread (or right here if it is over already), even if the Work is dropped.
@@ -57,7 +50,15 @@ void RingWork::follow(size_t request) {
   for (; request < requests_.size(); ++request)
     if (requests_[request]->attach([self, request] { self->follow(request + 1); })) return;
   settle();
-  complete_future();
+  complete_futures();
+  if (hook_) hook_->ended(info());
+}
+
+std::shared_ptr<c10d::WorkInfo> RingWork::info() const {
+  int64_t first = INT64_MAX, last = 0;
+  span(first, last);
+  const std::chrono::duration<float> took(static_cast<float>(last - first) * 1e-9f);
+  return std::make_shared<c10d::WorkInfo>(opType_, getSequencenumber(), at(first), at(last), took);
 }
 
 void RingWork::settle() {
@@ -81,33 +82,57 @@ void RingWork::settle() {
   settled_.store(true, std::memory_order_release);
 }
 
-void RingWork::complete_future() {
-  c10::intrusive_ptr<c10::ivalue::Future> future;
+void RingWork::complete_futures() {
+  FuturePtr future, future_result;
   {
     const std::lock_guard<std::mutex> hold(settle_mutex_);
     over_ = true;
     future = future_;
+    future_result = future_result_;
   }
-  if (!future) return;
-  if (failure_)
-    future->setError(failure_);
-  else
-    future->markCompleted(c10::IValue(outputs_));
+  if (future) complete(*future);
+  if (future_result) complete_result(*future_result);
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
+void RingWork::complete(c10::ivalue::Future& future) const {
+  if (failure_)
+    future.setError(failure_);
+  else
+    future.markCompleted(c10::IValue(outputs_));
+}
+
+void RingWork::complete_result(c10::ivalue::Future& future) const {
+  future.markCompleted(c10::IValue(static_cast<int64_t>(outcome())));
+}
+
+// Whichever comes second, the future or the end, completes it.
+RingWork::FuturePtr RingWork::future_in(FuturePtr& place, const c10::TypePtr& type, Complete complete) {
   bool over;
   {
     const std::lock_guard<std::mutex> hold(settle_mutex_);
-    if (future_) return future_;
-    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    if (place) return place;
+    place = c10::make_intrusive<c10::ivalue::Future>(type);
     over = over_;
   }
   if (over)
-    complete_future();
+    (this->*complete)(*place);
   else
     arm();
-  return future_;
+  return place;
+}
+
+RingWork::FuturePtr RingWork::getFuture() {
+  return future_in(future_, c10::ListType::create(c10::TensorType::get()), &RingWork::complete);
+}
+
+RingWork::FuturePtr RingWork::getFutureResult() {
+  return future_in(future_result_, c10::IntType::get(), &RingWork::complete_result);
+}
+
+c10d::WorkResult RingWork::outcome() const {
+  for (const RequestPtr& r : requests_)
+    if (r->error()) return result_of(*r->error());
+  return failure_ ? c10d::WorkResult::UNKNOWN : c10d::WorkResult::SUCCESS;
 }
 
 bool RingWork::isCompleted() {
@@ -156,13 +181,17 @@ void RingWork::abort() {
   if (!forked()) group_->abort("Work.abort() was called");
 }
 
-float RingWork::getDuration() const {
-  int64_t first = INT64_MAX, last = 0;
+void RingWork::span(int64_t& first_ns, int64_t& last_ns) const {
   for (const RequestPtr& r : requests_) {
     TORCH_CHECK(r->done(), "ringcomm: getDuration() of a call that has not completed");
-    first = std::min(first, r->started_ns);
-    last = std::max(last, r->ended_ns());
+    first_ns = std::min(first_ns, r->started_ns);
+    last_ns = std::max(last_ns, r->ended_ns());
   }
+}
+
+float RingWork::getDuration() const {
+  int64_t first = INT64_MAX, last = 0;
+  span(first, last);
   return requests_.empty() ? 0.f : static_cast<float>(last - first) * 1e-6f;
 }
 

@@ -6,6 +6,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "c10d/completion_hook.h"
 #include "engine/communicator.h"
 
 namespace ringcomm {
@@ -16,8 +17,8 @@ class RingWork final : public c10d::Work {
            std::vector<at::Tensor> outputs)
       : Work(rank, type, title, inputs), group_(std::move(group)), outputs_(std::move(outputs)) {}
 
-  // `finalize` (may be empty) runs once, after success, before anyone sees the Work complete.
-  void begin(std::vector<RequestPtr> requests, std::function<void()> finalize);
+  // `finalize` (may be empty) runs once, after success, before anyone sees the Work complete. `hook` (may be null) is told of the end, good or bad.
+  void begin(std::vector<RequestPtr> requests, std::function<void()> finalize, std::shared_ptr<CompletionHook> hook);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -27,15 +28,28 @@ class RingWork final : public c10d::Work {
   void synchronize() override {}
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  float getDuration() const override;
+  using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
+  FuturePtr getFuture() override;
+  // Never fails: its value is the WorkResult, as a number.
+  FuturePtr getFutureResult() override;
+  float getDuration() const override;  // milliseconds
   uint64_t getSequencenumber() const override;
 
+  // Once it has completed:
+  c10d::WorkResult outcome() const;
+  // Widens the span by this work's. Throws if it has not completed.
+  void span(int64_t& first_ns, int64_t& last_ns) const;
+
  private:
+  using Complete = void (RingWork::*)(c10::ivalue::Future&) const;
   void arm();
   void follow(size_t request);
   void settle();
-  void complete_future();
+  void complete_futures();
+  void complete(c10::ivalue::Future& future) const;
+  void complete_result(c10::ivalue::Future& future) const;
+  FuturePtr future_in(FuturePtr& place, const c10::TypePtr& type, Complete complete);
+  std::shared_ptr<c10d::WorkInfo> info() const;
   void wait_for(Request& request, int64_t until_ns);
 
   CommunicatorPtr group_;
@@ -46,7 +60,8 @@ class RingWork final : public c10d::Work {
   std::atomic<bool> settled_{false};
   bool armed_ = false, over_ = false;
   std::exception_ptr failure_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  FuturePtr future_, future_result_;
+  std::shared_ptr<CompletionHook> hook_;
 };
 
 }  // namespace ringcomm

@@ -21,6 +21,7 @@ size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 Interpreter::Interpreter(Run run) : run_(std::move(run)) {
   size_t longest = 0;
   for (const Step& s : run_.program->steps) longest = std::max(longest, ceil_div(chunk(s.chunk).count, run_.piece));
+  if (run_.sized_tags && !run_.program->steps.empty()) longest = std::max<size_t>(longest, 1);
   loops_ = longest == 0 ? 0 : longest + run_.program->max_lag;
   source_.resize(run_.program->most_sources);
   place_.resize(run_.program->most_senders);
@@ -30,7 +31,8 @@ bool Interpreter::piece_of(const Step& s, Piece& p) const {
   if (loop_ < static_cast<size_t>(s.lag)) return false;
   p.offset = (loop_ - s.lag) * run_.piece;
   const size_t count = chunk(s.chunk).count;
-  if (p.offset >= count) return false;
+  const bool shows_size = run_.sized_tags && count == 0 && p.offset == 0;
+  if (p.offset >= count && !shows_size) return false;
   p.count = std::min(run_.piece, count - p.offset);
   return true;
 }
@@ -121,7 +123,7 @@ void Interpreter::copy_local(char* dst, const char* src, size_t bytes) const {
 
 void Interpreter::act(const Step& s, const Piece& p) {
   const size_t bytes = p.count * run_.element;
-  switch (s.opcode) {
+  switch (p.count == 0 ? Opcode::skip : s.opcode) {  // an empty piece has nothing to move: its slot shows its size
     case Opcode::copy:
       copy_local(at(s.dst, p), static_cast<const char*>(source_[0]), bytes);
       break;

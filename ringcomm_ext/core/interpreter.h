@@ -27,7 +27,8 @@ struct Run {
   ReduceFn reduce = nullptr;  // for steps before the last contribution
   ReduceFn finish = nullptr;  // for finishing steps (divides for avg)
   uint32_t tag = 0;           // of every slot of this call
-  bool sized_tags = false;    // uneven calls: the pair's own size goes into its tag
+  // Uneven calls: the pair's own size goes into its tag, and an empty chunk moves one empty slot, so that both ends of every pair see it.
+  bool sized_tags = false;
   bool stream_out =
       false;  // copies from a slot to OUT bypass the caches (large messages that nothing reads again soon)
 };

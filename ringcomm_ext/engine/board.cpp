@@ -5,7 +5,7 @@
 namespace ringcomm {
 
 // Layout: the record in the first 1 KiB; a word of state per rank, 16 to a cache line because all are looked at together and change twice in a
-// life; kCalls cache lines per rank.
+// life; kCalls cache lines per rank; the roll call.
 struct alignas(64) Board::Record {
   std::atomic<uint32_t> state;  // 0 nothing, 1 being written, 2 complete
   Error error;
@@ -26,10 +26,12 @@ constexpr size_t kLine = 64;
 size_t state_bytes(int ranks) { return (sizeof(uint32_t) * static_cast<size_t>(ranks) + kLine - 1) / kLine * kLine; }
 }  // namespace
 
-size_t Board::bytes(int ranks) {
+size_t Board::roll_call_offset(int ranks) {
   static_assert(sizeof(Record) <= kRecordBytes && sizeof(BoardLine) == kLine);
   return kRecordBytes + state_bytes(ranks) + sizeof(BoardLine) * kCalls * static_cast<size_t>(ranks);
 }
+size_t Board::bytes(int ranks) { return roll_call_offset(ranks) + RollCall::bytes(ranks); }
+RollCall Board::roll_call() const { return {memory_ + roll_call_offset(ranks_), ranks_, rank_}; }
 
 Board::Record& Board::record() const { return *reinterpret_cast<Record*>(memory_); }
 std::atomic<uint32_t>& Board::state_word(int rank) const {

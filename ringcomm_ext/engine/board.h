@@ -1,5 +1,5 @@
 // The group's board on a node: a page of shared memory (11 ranks) or a few that every rank maps. Each rank has lines that say which calls it made
-// last; one record holds the first failure anybody saw. Read only when something is wrong, so it costs its writer a few stores a call.
+// last; one record holds the first failure anybody saw; the roll call of monitored barriers has its words at the end. Read only when something is wrong, so it costs its writer a few stores a call.
 //
 // Several calls, not one: a rank whose part of a call had ended (it brought 0 elements) or that issues many at once is already at a later one when the
 // others find that they disagree.
@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "core/status.h"
+#include "engine/roll_call.h"
 
 namespace ringcomm {
 
@@ -54,9 +55,12 @@ class Board {
   bool failed() const;
   bool read_error(Error& error) const;  // false while nothing (complete) is there
 
+  RollCall roll_call() const;
+
  private:
   struct Record;
   struct BoardLine;
+  static size_t roll_call_offset(int ranks);
   Record& record() const;
   std::atomic<uint32_t>& state_word(int rank) const;
   BoardLine& line(int rank, uint64_t sequence) const;

@@ -54,7 +54,10 @@ uint32_t hash_of(const Rule& rule, int channels) {
 }  // namespace
 
 Communicator::Communicator(Engine& engine, GroupSpec spec)
-    : engine_(engine), spec_(std::move(spec)), board_(spec_.board->data(), spec_.ranks, spec_.rank) {
+    : engine_(engine),
+      spec_(std::move(spec)),
+      board_(spec_.board->data(), spec_.ranks, spec_.rank),
+      roll_(board_.roll_call()) {
   std::vector<ShmPeer> peers;
   for (const PeerInfo& p : spec_.peers) peers.push_back({p.segment, &p.process->doorbell()});
   connections_ = make_shm_connections(spec_.layout, spec_.rank, std::move(peers), engine.budget());

@@ -98,6 +98,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool failed(Error& error) const;
   // Who has not made this call, in words: for a wait that ran out of time.
   std::string who_is_missing(const Request& request) const;
+  // Returns when every rank has called it. "" then; else the sentence that says who did not come, on every rank that did; the group stays as it was.
+  // `wait_all`: ranks that are gone do not end it before the time is up. `interrupted` as in wait(); then the text means nothing.
+  std::string monitored_barrier(int64_t timeout_ns, bool wait_all, const std::function<bool()>& interrupted);
 
   uint64_t sequence() const { return sequence_.load(); }
   void set_sequence(uint64_t s) { sequence_.store(s); }
@@ -128,6 +131,14 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   void look_at_ranks(int64_t now);
 
+  // monitored.cpp
+  std::string await_verdict(uint32_t number, int64_t until_ns, bool wait_all, const std::function<bool()>& interrupted);
+  void ring_all() const;
+  bool hopeless(const std::vector<int>& absent, bool wait_all) const;
+  std::string came_late(uint32_t number) const;
+  std::string who_missed(uint32_t number, const std::vector<int>& missed, int64_t waited_ns, bool wait_all) const;
+  std::string whereabouts(int rank) const;
+
   // report.cpp
   Error blame(Cause cause, int culprit, const Fingerprint& call, int step) const;
   void accuse(Error& error, int culprit) const;
@@ -153,6 +164,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Engine& engine_;
   GroupSpec spec_;
   Board board_;
+  RollCall roll_;
+  std::mutex meeting_;  // held by the thread that is in a monitored barrier
   std::unique_ptr<Connections> connections_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Mailbox> mailbox_;

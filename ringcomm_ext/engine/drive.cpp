@@ -1,8 +1,8 @@
 // Driving a group, failing it, and leaving it: the parts of Communicator that run while calls are pending.
-#include <unistd.h>
 #include <algorithm>
 #include <utility>
 #include "engine/communicator.h"
+#include "engine/threads.h"
 
 namespace ringcomm {
 namespace {
@@ -15,11 +15,6 @@ constexpr int64_t kStoppedNs = 2'000'000'000;  // a peer stopped for so long is 
 void nap() {
   const timespec t{0, 200'000};
   nanosleep(&t, nullptr);
-}
-
-// For a thread that must not go back to Python any more: it ends with the process.
-[[noreturn]] void park() {
-  while (true) pause();
 }
 
 }  // namespace

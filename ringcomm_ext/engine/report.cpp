@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "engine/words.h"
 
 namespace ringcomm {
 namespace {
@@ -15,24 +16,6 @@ constexpr int64_t kAnnouncedNs =
     200'000'000;  // guessed: ranks of one job reach a call within this, or they are late and not wrong
 
 bool is_message(const Fingerprint& f) { return f.collective == Collective::send || f.collective == Collective::recv; }
-
-std::string joined(const std::vector<std::string>& items, const char* between) {
-  std::string text;
-  for (size_t i = 0; i < items.size(); ++i) text += (i == 0 ? "" : between) + items[i];
-  return text;
-}
-
-// "0, 2-5"
-std::string ranges(const std::vector<int>& ranks) {
-  std::vector<std::string> runs;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    runs.push_back(std::to_string(ranks[i]) + (end - i > 1 ? "-" + std::to_string(ranks[end - 1]) : ""));
-    i = end;
-  }
-  return joined(runs, ", ");
-}
 
 // The size a sender mixed into its tag (Interpreter::size_tag): there is no way back but to try. Only for the sentence. -1: none that is small.
 int64_t bytes_of_tag(uint32_t size_tag, size_t element) {
@@ -68,6 +51,8 @@ std::string Communicator::call_text(const Fingerprint& f) const {
   if (f.op != ReduceOp::none && f.collective != Collective::barrier) details.push_back(name(f.op));
   if (f.root >= 0) details.push_back("root " + std::to_string(shown(f.root)));
   if (f.uniform && f.collective != Collective::barrier) details.push_back(std::to_string(f.bytes) + " bytes");
+  if (!f.uniform && (f.collective == Collective::all_gather || f.collective == Collective::reduce_scatter))
+    details.push_back("parts of different sizes");
   std::snprintf(text, sizeof text, "%s #%llu%s%s%s", name(f.collective), static_cast<unsigned long long>(f.sequence),
                 details.empty() ? "" : " (", joined(details, ", ").c_str(), details.empty() ? "" : ")");
   return text;

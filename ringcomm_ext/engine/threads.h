@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <thread>
 #include <utility>
@@ -24,6 +25,11 @@ std::thread start_thread(const char* name, Body body) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread.native_handle(), name);
   return thread;
+}
+
+// For a thread that must not go back to Python any more: it ends with the process.
+[[noreturn]] inline void park() {
+  while (true) pause();
 }
 
 }  // namespace ringcomm

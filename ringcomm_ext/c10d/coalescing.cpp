@@ -1,0 +1,141 @@
+#include "c10d/coalescing.h"
+
+#include <algorithm>
+
+namespace ringcomm {
+
+// ---------------------------------------------------------------------------------------------------------------- blocks
+
+void Block::add(RingWorkPtr work) {
+  sequence = std::max(sequence, work->getSequencenumber());
+  if (works.size() >= look_at) {
+    works.erase(std::remove_if(works.begin(), works.end(),
+                               [this](const RingWorkPtr& w) {
+                                 if (!w->isSuccess()) return false;
+                                 w->span(first_ns, last_ns);
+                                 return true;
+                               }),
+                works.end());
+    look_at = std::max<size_t>(8, 2 * works.size());
+  }
+  works.push_back(std::move(work));
+}
+
+void Block::add(Block&& inner) {
+  first_ns = std::min(first_ns, inner.first_ns);
+  last_ns = std::max(last_ns, inner.last_ns);
+  sequence = std::max(sequence, inner.sequence);
+  for (RingWorkPtr& w : inner.works) add(std::move(w));
+}
+
+void Blocks::open() {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  std::vector<Block>& mine = blocks_[std::this_thread::get_id()];
+  if (mine.size() == kDeepest) {
+    mine.erase(mine.begin());
+    open_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  mine.emplace_back();
+  open_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Blocks::add(const RingWorkPtr& work) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const auto mine = blocks_.find(std::this_thread::get_id());
+  if (mine != blocks_.end()) mine->second.back().add(work);
+}
+
+bool Blocks::close(Block& block) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const auto mine = blocks_.find(std::this_thread::get_id());
+  if (mine == blocks_.end()) return false;
+  std::vector<Block>& stack = mine->second;
+  block = std::move(stack.back());
+  stack.pop_back();
+  open_.fetch_sub(1, std::memory_order_relaxed);
+  if (stack.empty())
+    blocks_.erase(mine);
+  else
+    stack.back().add(Block(block));
+  return true;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- the one work
+
+bool CoalescedWork::isCompleted() {
+  return std::all_of(block_.works.begin(), block_.works.end(), [](const RingWorkPtr& w) { return w->isCompleted(); });
+}
+
+bool CoalescedWork::isSuccess() const {
+  return std::all_of(block_.works.begin(), block_.works.end(), [](const RingWorkPtr& w) { return w->isSuccess(); });
+}
+
+std::exception_ptr CoalescedWork::exception() const {
+  for (const RingWorkPtr& w : block_.works)
+    if (const std::exception_ptr e = w->exception()) return e;
+  return nullptr;
+}
+
+// `timeout` is for all of them together.
+bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
+  using std::chrono::milliseconds;
+  const bool limited = timeout.count() > 0;
+  const int64_t until = limited ? after_ms(timeout.count()) : kNoDeadline;
+  for (const RingWorkPtr& w : block_.works)
+    w->wait(limited ? milliseconds(std::max<int64_t>(1, (until - now_ns()) / 1'000'000)) : kNoTimeout);
+  return true;
+}
+
+void CoalescedWork::abort() {
+  if (!block_.works.empty()) block_.works.front()->abort();
+}
+
+// Once, when the last of them has ended: on a callback thread, or right here.
+void CoalescedWork::after_all(std::function<void()> then) {
+  const auto left = std::make_shared<std::atomic<size_t>>(block_.works.size());
+  if (block_.works.empty()) return then();
+  for (const RingWorkPtr& w : block_.works)
+    w->getFuture()->addCallback([left, then](c10::ivalue::Future&) {
+      if (left->fetch_sub(1) == 1) then();
+    });
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFuture() {
+  {
+    const std::lock_guard<std::mutex> hold(futures_mutex_);
+    if (future_) return future_;
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  }
+  const auto self = c10::intrusive_ptr<CoalescedWork>::unsafe_reclaim_from_nonowning(this);
+  after_all([self, future = future_] {
+    if (const std::exception_ptr e = self->exception())
+      future->setError(e);
+    else
+      future->markCompleted(c10::IValue(std::vector<at::Tensor>{}));
+  });
+  return future_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFutureResult() {
+  {
+    const std::lock_guard<std::mutex> hold(futures_mutex_);
+    if (future_result_) return future_result_;
+    future_result_ = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  }
+  const auto self = c10::intrusive_ptr<CoalescedWork>::unsafe_reclaim_from_nonowning(this);
+  after_all([self, future = future_result_] {
+    c10d::WorkResult result = c10d::WorkResult::SUCCESS;
+    for (const RingWorkPtr& w : self->block_.works)
+      if (result == c10d::WorkResult::SUCCESS) result = w->outcome();
+    future->markCompleted(c10::IValue(static_cast<int64_t>(result)));
+  });
+  return future_result_;
+}
+
+float CoalescedWork::getDuration() const {
+  int64_t first = block_.first_ns, last = block_.last_ns;
+  for (const RingWorkPtr& w : block_.works) w->span(first, last);
+  return last > first ? static_cast<float>(last - first) * 1e-6f : 0.f;
+}
+
+}  // namespace ringcomm
