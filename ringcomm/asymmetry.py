@@ -7,7 +7,6 @@ from itertools import combinations, permutations
 
 from ringcomm import paths
 from ringcomm.facts import Machine
-from ringcomm.ranges import parse_ranges
 from ringcomm.topology import Topology, Way
 
 
@@ -57,9 +56,8 @@ def _port(rate: float, mtu: int | None, state: str) -> str:
 
 
 def _reach(topology: Topology) -> Iterator[str]:
-    opened = [set(parse_ranges(rank.opened)) if rank.opened is not None else None for rank in topology.ranks]
-    for a, b in permutations(range(len(opened)), 2):
-        there, back = opened[a], opened[b]
+    for a, b in permutations(range(len(topology.ranks)), 2):
+        there, back = topology.opened[a], topology.opened[b]
         if there is not None and back is not None and b in there and a not in back:
             yield f"rank {a} could open the memory of rank {b}, but not the other way round"
 

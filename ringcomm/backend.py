@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 import ringcomm
-from ringcomm import _load, bootstrap, config, policy
+from ringcomm import _load, bootstrap, config, config_topology, policy
 from ringcomm.discover import host
 
 if TYPE_CHECKING:
@@ -44,23 +45,24 @@ def create(options: Any, backend_options: Any) -> Backend:
     rank, ranks, name = options.group_rank, options.group_size, options.group_id
     timeout: timedelta = options.timeout
     extension = _load.extension()
+    members = options.global_ranks_in_group or range(ranks)  # torch leaves it empty for the default group
     _start(extension, settings, ranks)
-    _start_log(extension, settings, rank)
-    plan = _plan(settings, ranks, extension)
+    _start_log(extension, settings, rank, members)
+    plan = _plan(settings, ranks, config_topology.node_count(settings, members), extension)
     seed = extension.seed(
         rank=rank, ranks=ranks, channels=plan.channels, slots=settings.memory.slots, message=MESSAGE_SLOT, **plan.slots
     )
     card = {**seed.card(), **_facts(), "digest": plan.digest}
     cards = bootstrap.exchange(options.store, rank, ranks, card, timeout.total_seconds(), name)
     bootstrap.check_agreement(cards)
-    numbers = options.global_ranks_in_group or range(ranks)  # torch leaves it empty for the default group
-    peers = [{**c, "host": c["hostname"], "rank": number} for c, number in zip(cards, numbers, strict=True)]
+    here = [c for c in cards if c["machine"] == card["machine"]]
+    peers = [{**c, "host": c["hostname"], "rank": number} for c, number in zip(cards, members, strict=True)]
     return extension.backend(
         seed=seed,
         name=name,
         cards=peers,
         rules=plan.rules,
-        spin_ns=settings.progress.spin_ns_for(_share(ranks), host.usable_cores(cards)),
+        spin_ns=settings.progress.spin_ns_for(_share(ranks), host.usable_cores(here)),
         yields=settings.progress.yields,
         timeout=timeout,
     )
@@ -68,7 +70,7 @@ def create(options: Any, backend_options: Any) -> Backend:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What follows from the configuration and the size of the group alone."""
+    """What follows from the configuration, and the size and declared nodes of the group, alone."""
 
     settings: config.Config
     rules: list[tuple[Any, ...]]
@@ -79,15 +81,15 @@ class _Plan:
 
 
 # A program makes many groups from one configuration; its object is kept in the value, so its id stands for one only.
-_plans: dict[tuple[int, int], _Plan] = {}
+_plans: dict[tuple[int, int, int], _Plan] = {}
 
 
-def _plan(settings: config.Config, ranks: int, extension: Any) -> _Plan:
-    key = (id(settings), ranks)
+def _plan(settings: config.Config, ranks: int, nodes: int, extension: Any) -> _Plan:
+    key = (id(settings), ranks, nodes)
     if key not in _plans:
         if len(_plans) >= 64:
             _plans.clear()
-        _plans[key] = _Plan(settings, *_tables(settings, ranks), _digest(settings, extension))
+        _plans[key] = _Plan(settings, *_tables(settings, ranks, nodes), _digest(settings, extension))
     return _plans[key]
 
 
@@ -98,7 +100,8 @@ def _facts() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _lasting_facts(pid: int) -> dict[str, Any]:
     facts = host.facts()
-    return {"pid": pid} | {key: facts[key] for key in ("hostname", "cpu_quota", "cgroup")}
+    machine = f"{facts['boot_id'] or facts['hostname']}/{facts['network']}"
+    return {"pid": pid, "machine": machine} | {key: facts[key] for key in ("hostname", "cpu_quota", "cgroup")}
 
 
 def _digest(settings: config.Config, extension: Any) -> dict[str, str]:
@@ -108,10 +111,10 @@ def _digest(settings: config.Config, extension: Any) -> dict[str, str]:
     return settings.digest_parts() | versions | {"program format": str(numbers["program_version"])}
 
 
-def _tables(settings: config.Config, ranks: int) -> tuple[list[tuple[Any, ...]], int, dict[str, int]]:
+def _tables(settings: config.Config, ranks: int, nodes: int) -> tuple[list[tuple[Any, ...]], int, dict[str, int]]:
     """The decision table for the data plane, the number of channels it asks for, and the slot capacities in bytes."""
     _load_user_schedules(settings.schedules, ranks, settings.memory.slots)
-    table = policy.table(settings, ranks)
+    table = policy.table(settings, ranks, nodes)
     channels = max(rule.channels for rule in table)
     # Channels share the memory that one channel would have.
     slots = {kind: settings.memory.capacity(ranks, kind) // channels // _PAGE * _PAGE for kind in ("fan_out", "pair")}
@@ -179,11 +182,11 @@ def _start(extension: Any, settings: config.Config, ranks: int) -> None:
         _engine_started = True
 
 
-def _start_log(extension: Any, settings: config.Config, rank: int) -> None:
+def _start_log(extension: Any, settings: config.Config, rank: int, members: Sequence[int]) -> None:
     levels = {"WARN": 0, "INFO": 1, "DEBUG": 2}
     file = (settings.debug.file or "").replace("%r", os.environ.get("RANK", str(rank)))
     if not extension.set_log(levels[settings.debug.level], file, f"{_facts()['hostname']}:{os.getpid()}"):
         raise ringcomm.ConfigError(f"debug.file is {file!r}, which cannot be opened for writing")
     if rank == 0 and settings.debug.level != "WARN":
-        for line in settings.log_lines():
+        for line in filter(None, (*settings.log_lines(), config_topology.log_line(settings, members))):
             extension.log(1, line)

@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringcomm.facts import Machine, Part, Pci
+from ringcomm.facts import Cores, Machine, Part, Pci
 from ringcomm.ranges import parse_ranges
 from ringcomm.topology import Rank, Topology, Way
+
+_LOCAL, _UNKNOWN = 10, 255
+"""As the firmware's table of NUMA distances has it: 10 is local, 255 out of reach; a known distance is below that."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,12 @@ def _rank(process: Process, node: int, machines: Sequence[Machine]) -> Rank:
 
 
 def _with_rails(ranks: Sequence[Rank], machines: Sequence[Machine]) -> list[Rank]:
-    """Each rank of a node on a NIC of its own NUMA node, on the one that fewest ranks of the node have before it."""
+    """Each rank on a NIC near it, of those the one that the fewest ranks of its node have before it."""
     used: dict[int, Counter[int]] = {}
     found = []
     for rank in ranks:
         assert rank.machine is not None
-        near = _near(rank, nics(machines[rank.machine]))
+        near = _near(rank, machines[rank.machine])
         load = used.setdefault(rank.node, Counter())
         rail = min(near, key=lambda index: (load[index], index), default=None)
         if rail is not None:
@@ -94,7 +97,16 @@ def _with_rails(ranks: Sequence[Rank], machines: Sequence[Machine]) -> list[Rank
     return found
 
 
-def _near(rank: Rank, candidates: Sequence[Nic]) -> list[int]:
-    """Indices of the NICs at the rank's NUMA node; all, where it has none there or spans several."""
-    here = [i for i, nic in enumerate(candidates) if rank.numa is not None and nic.pci and nic.pci.numa == rank.numa]
-    return here or list(range(len(candidates)))
+def _near(rank: Rank, machine: Machine) -> list[int]:
+    """Indices of the NICs at the smallest distance from the rank's NUMA node; all, where that is not known."""
+    away = [_distance(machine.cores, rank.numa, nic.pci.numa if nic.pci else None) for nic in nics(machine)]
+    return [index for index, distance in enumerate(away) if distance == min(away)]
+
+
+def _distance(cores: Cores, one: int | None, other: int | None) -> int:
+    if one is None or other is None:
+        return _UNKNOWN
+    numbers = [part.number for part in cores.numa]
+    if cores.distances and one in numbers and other in numbers:
+        return cores.distances[numbers.index(one)][numbers.index(other)]
+    return _LOCAL if one == other else _UNKNOWN

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringcomm.facts import Machine
-from ringcomm.ranges import parse_ranges
 from ringcomm.topology import Topology, Way
 
 
@@ -25,8 +24,9 @@ def connection(topology: Topology, reader: int, writer: int) -> Connection:
     if reader == writer:
         return Connection("self", "the rank itself", True)
     mine, other = topology.ranks[reader], topology.ranks[writer]
-    if mine.opened is not None:
-        if writer in parse_ranges(mine.opened):
+    opened = topology.opened[reader]
+    if opened is not None:
+        if writer in opened:
             return Connection("shm", "its memory was opened" + _declared(topology, reader, writer), True)
         return Connection(None, f"no connection yet: {_why_unopened(topology, reader, writer)}")
     if mine.machine is None or other.machine is None:
@@ -36,16 +36,26 @@ def connection(topology: Topology, reader: int, writer: int) -> Connection:
     return Connection(None, f"no connection yet: {_apart(topology, mine.machine, other.machine)}")
 
 
+def grouped(topology: Topology) -> dict[Connection, dict[int, list[int]]]:
+    """Every distinct answer with the pairs it holds for: reader -> its writers. The ranks themselves are left out."""
+    found: dict[Connection, dict[int, list[int]]] = {}
+    for reader in range(len(topology.ranks)):
+        for writer in range(len(topology.ranks)):
+            if reader != writer:
+                answer = connection(topology, reader, writer)
+                found.setdefault(answer, {}).setdefault(reader, []).append(writer)
+    return found
+
+
 def _declared(topology: Topology, a: int, b: int) -> str:
     """Shape and reach are two things: ranks of two declared nodes may well reach each other's memory."""
-    nodes = topology.ranks[a].node, topology.ranks[b].node
-    return "" if nodes[0] == nodes[1] else f"; nodes {nodes[0]} and {nodes[1]} by declaration"
+    return "" if topology.ranks[a].node == topology.ranks[b].node else "; on different nodes by declaration only"
 
 
 def _why_unopened(topology: Topology, reader: int, writer: int) -> str:
     mine, other = topology.ranks[reader].machine, topology.ranks[writer].machine
     if mine is None or other is None or mine == other:
-        return f"rank {reader} could not open the memory of rank {writer}"
+        return "its memory could not be opened, though both are in one network namespace of one kernel"
     return _apart(topology, mine, other)
 
 

@@ -111,6 +111,11 @@ class Topology:
         """The ranks of each node, rising; nodes in order of their lowest rank."""
         return self.groups("node")
 
+    @cached_property
+    def opened(self) -> tuple[frozenset[int] | None, ...]:
+        """For each rank those whose memory it has opened; None: it did not try."""
+        return tuple(None if r.opened is None else frozenset(parse_ranges(r.opened)) for r in self.ranks)
+
     def node_of(self, rank: int) -> int:
         """Index into `nodes` of the node `rank` is on. Raises ValueError for a rank outside the group."""
         for index, node in enumerate(self.nodes):

@@ -44,14 +44,12 @@ def route(address: str, interfaces: Iterable[Interface]) -> Route:
 
 
 def best_route(
-    peer: Sequence[Interface], ours: Sequence[Interface], ask: Callable[[str, Iterable[Interface]], Route] = route
+    offered: Sequence[str], ours: Sequence[Interface], ask: Callable[[str, Iterable[Interface]], Route] = route
 ) -> Route | None:
-    """The way to a host with the interfaces `peer`: an address on a network we share first, else any that has a way.
+    """The way to a host that `offers` these: an address on a network we share first, else the first that has a way.
 
-    None where it has no address to offer. A way through our loopback to an address that is not loopback leads to
-    ourselves: both hosts have that address (docker0 does it), so it is no way to the peer.
+    None where it offers none. An address that is ours too (docker0 has the same on every host) leads to ourselves.
     """
-    offered = offers(peer)
     tried = [ask(address, ours) for address in sorted(offered, key=lambda a: not _shared(a, ours))]
     own = {address.address for one in ours for address in one.addresses}
     working = [way for way in tried if way.source and way.address not in own]
