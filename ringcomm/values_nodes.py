@@ -18,10 +18,8 @@ class NodesKind:
 
     def parse(self, raw: object) -> Nodes:
         """Nodes in order of their lowest rank. ConfigError with the place of the entry at fault, else ValueError."""
-        if not isinstance(raw, list):
+        if not isinstance(raw, list) or not raw:
             raise ValueError
-        if not raw:
-            raise ConfigError(f"the list of nodes is empty; allowed is {self.allowed}")
         owners: dict[int, str] = {}
         nodes = []
         for entry in raw:
