@@ -11,7 +11,7 @@ import types
 import typing
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -31,9 +31,10 @@ def to_plain(value: Any) -> Any:
 
 def from_plain(cls: type[T], data: object, where: str) -> T:
     """`data` as a `cls`. Raises ValueError naming the place (from `where` on), the value and what is allowed."""
+    kinds = _types(cast(Any, cls))
     if not isinstance(data, dict):
-        raise ValueError(f"{where} is {_short(data)}; allowed is an object with {', '.join(_types(cls))}")
-    known = {f.name: f for f in fields(cls) if f.compare}  # type: ignore[arg-type]
+        raise ValueError(f"{where} is {_short(data)}; allowed is an object with {', '.join(kinds)}")
+    known = {f.name: f for f in fields(cast(Any, cls)) if f.compare}
     for name in data:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
@@ -42,12 +43,12 @@ def from_plain(cls: type[T], data: object, where: str) -> T:
     for name, f in known.items():
         if name not in data and _default(f) is MISSING:
             raise ValueError(f"{where} lacks {name!r}")
-    values = {name: _value(_types(cls)[name], item, f"{where}.{name}") for name, item in data.items()}
+    values = {name: _value(kinds[name], item, f"{where}.{name}") for name, item in data.items()}
     return cls(**values)
 
 
 @lru_cache(maxsize=64)
-def _types(cls: type) -> dict[str, Any]:
+def _types(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in fields(cls) if f.compare}
 
@@ -65,7 +66,7 @@ def _value(kind: Any, data: object, where: str) -> Any:
             raise ValueError(f"{where} is {_short(data)}; allowed is a list")
         return tuple(_value(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(data))
     if is_dataclass(kind):
-        return from_plain(typing.cast(Any, kind), data, where)
+        return from_plain(cast(Any, kind), data, where)
     if kind is float and type(data) is int:
         return float(data)
     # type(), not isinstance(): true is no whole number here.

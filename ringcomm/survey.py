@@ -71,7 +71,9 @@ def _findings(here: Machine, rank: int, cards: Sequence[Card]) -> Card:
     leaders = _leaders(cards)
     if rank in leaders:
         card["machine"] = to_plain(here)
-        card["ways"] = [_way(here, leaders.index(rank), to, cards[peer]) for to, peer in enumerate(leaders) if peer != rank]
+        card["ways"] = [
+            _way(here, leaders.index(rank), to, cards[peer]) for to, peer in enumerate(leaders) if peer != rank
+        ]
     return card
 
 

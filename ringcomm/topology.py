@@ -8,8 +8,8 @@
     │   └── socket 1 ...               A rail is no level: it joins one rank of each node (the same NIC plane)
     └── node 1 ...                     and so cuts across the tree.
 
-Two things are kept apart. The shape (node, pod, ...) may be declared, whatever the hardware; schedules and policy follow
-it. Which connection two ranks can use (`machine`, `opened`) is a fact that was found; `reach` reads it.
+Two things are kept apart. The shape (node, pod, ...) may be declared, whatever the hardware; policy and schedules
+follow it. Which connection two ranks can use (`machine`, `opened`) is a fact that was found; `reach` reads it.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Topology:
     def from_json(cls, data: object, where: str) -> Topology:
         """The value of a file's JSON. Raises ValueError naming `where`, the place in it, the value, what is allowed."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise ValueError(f"{where} is no topology: it has no \"format\": \"{FORMAT}\"")
+            raise ValueError(f'{where} is no topology: it has no "format": "{FORMAT}"')
         if data.get("version") != VERSION:
             raise ValueError(f"{where}: version is {data.get('version')!r}; this release reads {VERSION}")
         values = {name: value for name, value in data.items() if name not in ("format", "version")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,7 +125,7 @@ class FakeNvml:
     """The part of pynvml that discovery calls. links[i]: bus number -> NVLinks of GPU i to that end."""
 
     buses: list[str]
-    links: list[Mapping[str, int]] = field(default_factory=list)
+    links: Sequence[Mapping[str, int]] = ()
     switches: frozenset[str] = frozenset()
     fails: str = ""
     """Text of the error that nvmlInit raises."""

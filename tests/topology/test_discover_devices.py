@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-
-
 import fake_machine as fake
 from ringcomm.discover import addresses, gpus, host, interfaces, machine, rdma, read
 from ringcomm.facts import Address, NvLinks
@@ -56,7 +54,10 @@ def test_a_pair_of_nics_has_ports_with_the_gids_in_use(tmp_path: Path) -> None:
     assert why == "" and [device.name for device in found] == ["mlx5_0", "mlx5_1"]
     port = found[1].ports[0]
     assert (port.number, port.state, port.link_layer, port.rate, port.mtu) == (1, "ACTIVE", "Ethernet", 200.0, None)
-    assert [(gid.index, gid.kind, gid.interface) for gid in port.gids] == [(0, "IB/RoCE v1", "eth2"), (3, "RoCE v2", "eth2")]
+    assert [(gid.index, gid.kind, gid.interface) for gid in port.gids] == [
+        (0, "IB/RoCE v1", "eth2"),
+        (3, "RoCE v2", "eth2"),
+    ]
     assert found[0].pci is not None and found[0].pci.numa == 0
 
 
@@ -72,7 +73,9 @@ def test_verbs_add_mtu_and_limits_and_their_absence_is_said(tmp_path: Path) -> N
 
 def test_an_infiniband_port_has_a_lid(tmp_path: Path) -> None:
     device = fake.pci(tmp_path, f"{SWITCH}/0000:06:00.0", -1)
-    fake.rdma(tmp_path, "mlx5_0", device, state="2: INIT", link_layer="InfiniBand", lid="0x1f", rate="400 Gb/sec (4X NDR)")
+    fake.rdma(
+        tmp_path, "mlx5_0", device, state="2: INIT", link_layer="InfiniBand", lid="0x1f", rate="400 Gb/sec (4X NDR)"
+    )
     (found,), _ = rdma.devices(tmp_path)
     assert (found.ports[0].lid, found.ports[0].state, found.ports[0].rate) == (31, "INIT", 400.0)
     assert found.pci is not None and found.pci.numa is None
@@ -139,5 +142,3 @@ def test_on_this_machine_discovery_answers_whatever_is_there() -> None:
     assert found.hostname and parse_ranges(found.cores.online)
     for what, values in (("GPUs", found.gpus), ("RDMA devices", found.rdma)):
         assert values or any(missing.what == what and missing.why for missing in found.missing)
-
-

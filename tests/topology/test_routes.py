@@ -16,7 +16,9 @@ from ringcomm.discover.routes import Route, best_route, master_warning, offers, 
 from ringcomm.facts import Address, Interface
 
 LO = Interface("lo", True, 65536, loopback=True, addresses=(Address("127.0.0.1", 8), Address("::1", 128)))
-ETH = Interface("eth0", True, 1500, addresses=(Address("10.0.0.5", 24), Address("fe80::5", 64), Address("2001:db8::5", 64)))
+ETH = Interface(
+    "eth0", True, 1500, addresses=(Address("10.0.0.5", 24), Address("fe80::5", 64), Address("2001:db8::5", 64))
+)
 IB = Interface("ib0", True, 2044, addresses=(Address("10.9.0.5", 16),))
 DOCKER = Interface("docker0", True, 1500, addresses=(Address("172.17.0.1", 16),))
 DOWN = Interface("eth9", False, 1500, addresses=(Address("10.8.0.1", 24),))

@@ -1,4 +1,4 @@
-"""The value: levels form a tree whatever the facts are; it can be restricted, saved and loaded; bad ones are refused."""
+"""The value: levels form a tree whatever the facts are; it can be cut down, saved and loaded; bad ones are refused."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def eight_ranks(tmp_path: Path, declared: Topology | None = None) -> Topology:
 
 
 def test_the_groups_of_each_level_lie_in_those_of_the_level_above() -> None:
-    draw = random.Random(7)
+    draw, parts = random.Random(7), [None, 0, 1]
     for _ in range(200):
         pods = [draw.randrange(2) for _ in range(4)]
         ranks = [
-            Rank(node, pods[node], *(draw.choice([None, 0, 1]) for _ in range(3)))
+            Rank(node, pods[node], draw.choice(parts), draw.choice(parts), draw.choice(parts))
             for node in (draw.randrange(4) for _ in range(draw.randrange(1, 20)))
         ]
         topology = Topology(tuple(ranks))
@@ -141,7 +141,10 @@ GOOD: dict[str, Any] = {"format": "ringcomm topology", "version": 1, "ranks": [{
         ({"ranks": [{"node": 0, "machine": 0}]}, ["ranks[0].machine is 0", "0 machines"]),
         ({"ranks": [{"node": 0, "cores": "0-x"}]}, ["ranks[0].cores", "'0-x'", "0-3,8"]),
         ({"ranks": [{"node": 0}, {"node": 0, "pod": 1}]}, ["ranks[1].pod is 1", "pods 0 and 1"]),
-        ({"machines": [{"hostname": "a", "cores": {"numa": [{"number": 0}]}}]}, ["machines[0].cores.numa[0] lacks 'cpus'"]),
+        (
+            {"machines": [{"hostname": "a", "cores": {"numa": [{"number": 0}]}}]},
+            ["machines[0].cores.numa[0] lacks 'cpus'"],
+        ),
         ({"machines": ["a"]}, [".machines[0] is 'a'", "an object with hostname"]),
     ],
 )

@@ -31,7 +31,9 @@ def chosen(settings: config.Config, members: list[int]) -> str:
     return policy.select(rules, "all_reduce", 1000).schedule
 
 
-@pytest.mark.parametrize("topology", [{"nodes": [[2, 3], [0, 1]]}, {"nodes": ["0-1", "2,3"]}, {"ranks_per_node": 2}, "file"])
+@pytest.mark.parametrize(
+    "topology", [{"nodes": [[2, 3], [0, 1]]}, {"nodes": ["0-1", "2,3"]}, {"ranks_per_node": 2}, "file"]
+)
 def test_rules_see_the_nodes_a_group_spans(tmp_path: Path, topology: Any) -> None:
     settings = loaded({"file": str(saved(tmp_path))} if topology == "file" else topology)
     assert chosen(settings, [0, 1, 2, 3]) == "tree"
@@ -39,7 +41,9 @@ def test_rules_see_the_nodes_a_group_spans(tmp_path: Path, topology: Any) -> Non
     assert chosen(settings, [0, 1]) == chosen(settings, [3, 2]) == chosen(settings, [2]) == "ring"
     shape = config_topology.of_group(settings, [3, 0, 1])
     assert shape is not None and shape.nodes == ((0,), (1, 2))
-    assert "3 ranks on 2 uneven nodes of 1, 2, declared by pg_options: topology." in config_topology.log_line(settings, [3, 0, 1])
+    assert "3 ranks on 2 uneven nodes of 1, 2, declared by pg_options: topology." in config_topology.log_line(
+        settings, [3, 0, 1]
+    )
 
 
 def test_undeclared_groups_are_one_node_and_nothing_is_logged() -> None:
@@ -63,7 +67,10 @@ def test_undeclared_groups_are_one_node_and_nothing_is_logged() -> None:
         ("nodes: [0-x]", ["mine.yaml:2", "'0-x'", "0-3,8"]),
         ("ranks_per_node: 0", ["mine.yaml:2", "topology.ranks_per_node is 0", "from 1 to 65536"]),
         ("nods: [[0]]", ["mine.yaml:2", "'nods'", "nearest: 'nodes'", "nodes, ranks_per_node, file"]),
-        ("nodes: [[0]]\n  file: t.json", ["topology.nodes (", "mine.yaml:2", "topology.file (", "mine.yaml:3", "exclude"]),
+        (
+            "nodes: [[0]]\n  file: t.json",
+            ["topology.nodes (", "mine.yaml:2", "topology.file (", "mine.yaml:3", "exclude"],
+        ),
         ("file: none.json", ["mine.yaml:2", "topology.file", "none.json cannot be read"]),
         ("file: bad.json", ["mine.yaml:2", "topology.file", "bad.json", ".ranks[0].node is 'x'", "a whole number"]),
         ("file: empty.json", ["mine.yaml:2", "empty.json", "holds no ranks"]),
@@ -125,5 +132,7 @@ def test_the_shape_is_part_of_the_digest_and_the_path_of_a_file_is_not(tmp_path:
 def test_explain_takes_the_declared_nodes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"topology: {{ranks_per_node: 2}}\npolicy: {json.dumps(RULES)}\n")
     for nodes, schedule in (([], "tree"), (["--nodes", "1"], "ring")):
-        assert explain.main(["all_reduce", "1MiB", "--ranks", "4", "--config", str(tmp_path / "mine.yaml"), *nodes]) == 0
+        assert (
+            explain.main(["all_reduce", "1MiB", "--ranks", "4", "--config", str(tmp_path / "mine.yaml"), *nodes]) == 0
+        )
         assert f"-> {schedule}" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The outputs shown in docs/topology.md, from saved machines; `python tests/topology/topology_page.py` writes them anew.
+"""The outputs in docs/topology.md, from saved machines; `python tests/topology/topology_page.py` writes them anew.
 
 saved/one_machine.json was saved by a job of four ranks on a two-core virtual machine. saved/two_servers.json is what
 discovery makes of two fake trees (fake_machine.gpu_server), as a test checks.
@@ -7,13 +7,8 @@ discovery makes of two fake trees (fake_machine.gpu_server), as a test checks.
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from pathlib import Path
-
-ROOT = Path(__file__).parent.parent.parent
-if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import fake_machine as fake
 from ringcomm.discover.machine import machine
@@ -21,6 +16,7 @@ from ringcomm.placing import Process, placed
 from ringcomm.tools import topo
 from ringcomm.topology import Topology, Way
 
+ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "topology.md"
 SAVED = Path(__file__).parent / "saved"
 _BLOCK = re.compile(r"(<!-- output of topo --load (\w+)\.json -->\n```\n).*?(```\n)", re.DOTALL)
@@ -38,7 +34,9 @@ def two_servers(folder: Path) -> Topology:
 
 def with_outputs(page: str) -> str:
     """The page with every block filled from the file that the comment above it names."""
-    return _BLOCK.sub(lambda found: found[1] + topo.text(Topology.load(SAVED / f"{found[2]}.json")) + "\n" + found[3], page)
+    return _BLOCK.sub(
+        lambda found: found[1] + topo.text(Topology.load(SAVED / f"{found[2]}.json")) + "\n" + found[3], page
+    )
 
 
 if __name__ == "__main__":
