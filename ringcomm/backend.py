@@ -20,6 +20,7 @@ import torch
 import ringcomm
 from ringcomm import _load, bootstrap, config, config_topology, policy
 from ringcomm.discover import host
+from ringcomm.facts import Machine
 
 if TYPE_CHECKING:
     from torch.distributed import Backend
@@ -100,7 +101,7 @@ def _facts() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _lasting_facts(pid: int) -> dict[str, Any]:
     facts = host.facts()
-    machine = f"{facts['boot_id'] or facts['hostname']}/{facts['network']}"
+    machine = Machine(facts["hostname"], facts["boot_id"], facts["network"]).id
     return {"pid": pid, "machine": machine} | {key: facts[key] for key in ("hostname", "cpu_quota", "cgroup")}
 
 

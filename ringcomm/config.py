@@ -168,8 +168,8 @@ class Shape:
     file: str | None = key(
         Text("a path"),
         None,
-        "A topology saved by `python -m ringcomm topo --save`, relative to this file. All ranks must have the same shape in "
-        "it; path and the other facts may differ.",
+        "A topology saved by `python -m ringcomm topo --save`, relative to this file. All ranks must have the same "
+        "shape in it; path and the other facts may differ.",
         env="RINGCOMM_TOPOLOGY_FILE",
     )
 

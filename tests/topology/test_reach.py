@@ -89,6 +89,7 @@ def at(bus: str, *bridges: str, numa: int | None = None) -> Pci:
         (at("a", "r0", "p1", "up", "d1"), at("b", "r0", "p1", "up", "d2"), "PIX"),
         (at("a.0", "r0", "p1"), at("a.1", "r0", "p1"), "PIX"),
         (at("a", "r0", "p1", "up", "d1", "up2", "d3"), at("b", "r0", "p1", "up", "d2"), "PXB"),
+        (at("a", "r0", "p1", "up", "d1"), at("b", "r0", "p1"), "PXB"),
         (at("a", "r0", "p1"), at("b", "r0", "p2"), "PHB"),
         (at("a", "r0", numa=0), at("b", "r0", numa=0), "PHB"),
         (at("a", "r0", "p1", numa=1), at("b", "r1", "p1", numa=1), "NODE"),

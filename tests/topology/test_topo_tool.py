@@ -23,7 +23,9 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(whole, cwd=ROOT, env=ALONE, capture_output=True, text=True, timeout=120)
 
 
-def test_without_a_job_it_prints_this_machine_and_what_is_missing_here(tmp_path: Path) -> None:
+def test_without_a_job_it_prints_this_machine_and_what_is_missing_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "t.json"
     shown = command("--save", str(file))
     assert shown.returncode == 0 and shown.stderr == ""
@@ -33,7 +35,8 @@ def test_without_a_job_it_prints_this_machine_and_what_is_missing_here(tmp_path:
     assert f"machine {machine.hostname}: boot {machine.boot_id[:8]}" in shown.stdout
     assert all(f"no {missing.what}: {missing.why}" in shown.stdout for missing in machine.missing)
     assert all(f"  {one.name}: " in shown.stdout for one in machine.interfaces)
-    assert command("--load", str(file)).stdout == shown.stdout
+    assert topo.main(["--load", str(file)]) == 0
+    assert capsys.readouterr().out == shown.stdout
 
 
 def test_the_saved_servers_are_what_discovery_makes_of_their_trees(tmp_path: Path) -> None:

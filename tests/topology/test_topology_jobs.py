@@ -28,26 +28,32 @@ RULES = {"all_reduce": [{"nodes": 2, "schedule": "tree"}, {"schedule": "ring"}]}
 
 
 def two_nodes(rank: int, world: int) -> list[float]:
-    """An all_reduce over all ranks, then one in each node."""
-    settings = {"topology": {"nodes": [[0, 2], [1, 3]]}, "policy": RULES}
-    dist.init_process_group("ringcomm", pg_options=settings)
-    groups = [dist.new_group(members, pg_options=settings) for members in ([0, 2], [1, 3])]
-    whole, inside = torch.full((10,), float(rank + 1)), torch.full((10,), float(rank + 1))
-    dist.all_reduce(whole)
-    dist.all_reduce(inside, group=groups[rank % 2])
+    """An all_reduce over all ranks, then in each node, then in pairs across: groups of 2 ranks on 1 node and on 2."""
+    dist.init_process_group("ringcomm")
+    pairs = ([0, 2], [1, 3], [0, 1], [2, 3])
+    inside_and_across = [dist.new_group(members) for members in pairs]
+    results = []
+    for group in (None, *(g for g, members in zip(inside_and_across, pairs, strict=True) if rank in members)):
+        value = torch.full((10,), float(rank + 1))
+        dist.all_reduce(value, group=group)
+        results.append(float(value[0]))
     dist.destroy_process_group()
-    return [float(whole[0]), float(inside[0])]
+    return results
 
 
 def test_a_job_of_two_declared_nodes_takes_the_rule_for_two_and_its_subgroups_the_other(tmp_path: Path) -> None:
-    log = tmp_path / "log-%r"
-    found = run_ranks(two_nodes, 4, env={"RINGCOMM_DEBUG": "INFO", "RINGCOMM_DEBUG_FILE": str(log)})
-    assert found == [[10.0, 4.0], [10.0, 6.0], [10.0, 4.0], [10.0, 6.0]]
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"topology:\n  nodes: [[0, 2], [1, 3]]\npolicy: {json.dumps(RULES)}\n")
+    env: dict[str, str | None] = {"RINGCOMM_CONFIG": str(file), "RINGCOMM_DEBUG": "INFO"}
+    found = run_ranks(two_nodes, 4, env={**env, "RINGCOMM_DEBUG_FILE": str(tmp_path / "log-%r")})
+    assert found == [[10.0, 4.0, 3.0], [10.0, 6.0, 3.0], [10.0, 4.0, 7.0], [10.0, 6.0, 7.0]]
     lines = (tmp_path / "log-0").read_text().splitlines()
     rules = [line.split("->")[1] for line in lines if "all_reduce" in line and "->" in line]
-    assert len(rules) == 2 and "tree" in rules[0] and "ring" in rules[1], lines
+    assert [schedule in rule for schedule, rule in zip(("tree", "ring", "tree"), rules, strict=True)] == [True] * 3, (
+        lines
+    )
     shapes = [line.partition("topology: ")[2] for line in lines if "topology: " in line]
-    assert shapes[0] == "4 ranks on 2 nodes of 2, not contiguous, declared by pg_options: topology.nodes"
+    assert shapes[0] == f"4 ranks on 2 nodes of 2, not contiguous, declared by {file}:2"
     assert shapes[1].startswith("2 ranks on 1 node of 2")
 
 
