@@ -9,6 +9,7 @@ COMMANDS = {
     "bench": "time collectives, check their values, compare backends",
     "verify": "prove schedules right and free of deadlock",
     "explain": "say which rule chooses which schedule for a collective, size and number of ranks",
+    "topo": "print this machine, or a job's ranks: GPUs, NICs, cores, which connection each pair would use",
     "config": "print the configuration in effect and where each value came from",
 }
 

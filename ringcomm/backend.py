@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -19,8 +20,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.constants import default_pg_timeout
 
 import ringcomm
-from ringcomm import _load, bootstrap, config, policy
+from ringcomm import _load, bootstrap, config, config_topology, policy
 from ringcomm.discover import host
+from ringcomm.facts import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,21 +105,22 @@ def _join(
     ranks = len(numbers)
     extension = _load.extension()
     _start(extension, settings, ranks)
-    _start_log(extension, settings, rank)
-    plan = _plan(settings, ranks, extension)
+    _start_log(extension, settings, rank, numbers)
+    plan = _plan(settings, ranks, config_topology.node_count(settings, numbers), extension)
     seed = extension.seed(
         rank=rank, ranks=ranks, channels=plan.channels, slots=settings.memory.slots, message=MESSAGE_SLOT, **plan.slots
     )
     card = {**seed.card(), **_facts(), "digest": plan.digest}
     cards = bootstrap.exchange(store or own_store, rank, ranks, card, timeout.total_seconds(), name)
     bootstrap.check_agreement(cards)
+    here = [c for c in cards if c["machine"] == card["machine"]]
     peers = [{**c, "host": c["hostname"], "rank": number} for c, number in zip(cards, numbers, strict=True)]
     return extension.backend(
         seed=seed,
         name=name,
         cards=peers,
         rules=plan.rules,
-        spin_ns=settings.progress.spin_ns_for(_share(ranks), host.usable_cores(cards)),
+        spin_ns=settings.progress.spin_ns_for(_share(ranks), host.usable_cores(here)),
         yields=settings.progress.yields,
         timeout=timeout,
         found=partial(_join, settings, own_store),
@@ -126,7 +129,7 @@ def _join(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What follows from the configuration and the size of the group alone."""
+    """What follows from the configuration, and the size and declared nodes of the group, alone."""
 
     settings: config.Config
     rules: list[tuple[Any, ...]]
@@ -137,15 +140,15 @@ class _Plan:
 
 
 # A program makes many groups from one configuration; its object is kept in the value, so its id stands for one only.
-_plans: dict[tuple[int, int], _Plan] = {}
+_plans: dict[tuple[int, int, int], _Plan] = {}
 
 
-def _plan(settings: config.Config, ranks: int, extension: Any) -> _Plan:
-    key = (id(settings), ranks)
+def _plan(settings: config.Config, ranks: int, nodes: int, extension: Any) -> _Plan:
+    key = (id(settings), ranks, nodes)
     if key not in _plans:
         if len(_plans) >= 64:
             _plans.clear()
-        _plans[key] = _Plan(settings, *_tables(settings, ranks), _digest(settings, extension))
+        _plans[key] = _Plan(settings, *_tables(settings, ranks, nodes), _digest(settings, extension))
     return _plans[key]
 
 
@@ -156,7 +159,8 @@ def _facts() -> dict[str, Any]:
 @lru_cache(maxsize=1)
 def _lasting_facts(pid: int) -> dict[str, Any]:
     facts = host.facts()
-    return {"pid": pid} | {key: facts[key] for key in ("hostname", "cpu_quota", "cgroup")}
+    machine = Machine(facts["hostname"], facts["boot_id"], facts["network"]).id
+    return {"pid": pid, "machine": machine} | {key: facts[key] for key in ("hostname", "cpu_quota", "cgroup")}
 
 
 def _digest(settings: config.Config, extension: Any) -> dict[str, str]:
@@ -166,10 +170,10 @@ def _digest(settings: config.Config, extension: Any) -> dict[str, str]:
     return settings.digest_parts() | versions | {"program format": str(numbers["program_version"])}
 
 
-def _tables(settings: config.Config, ranks: int) -> tuple[list[tuple[Any, ...]], int, dict[str, int]]:
+def _tables(settings: config.Config, ranks: int, nodes: int) -> tuple[list[tuple[Any, ...]], int, dict[str, int]]:
     """The decision table for the data plane, the number of channels it asks for, and the slot capacities in bytes."""
     _load_user_schedules(settings.schedules, ranks, settings.memory.slots)
-    table = policy.table(settings, ranks)
+    table = policy.table(settings, ranks, nodes)
     channels = max(rule.channels for rule in table)
     # Channels share the memory that one channel would have.
     slots = {kind: settings.memory.capacity(ranks, kind) // channels // _PAGE * _PAGE for kind in ("fan_out", "pair")}
@@ -237,11 +241,11 @@ def _start(extension: Any, settings: config.Config, ranks: int) -> None:
         _engine_started = True
 
 
-def _start_log(extension: Any, settings: config.Config, rank: int) -> None:
+def _start_log(extension: Any, settings: config.Config, rank: int, members: Sequence[int]) -> None:
     levels = {"WARN": 0, "INFO": 1, "DEBUG": 2}
     file = (settings.debug.file or "").replace("%r", os.environ.get("RANK", str(rank)))
     if not extension.set_log(levels[settings.debug.level], file, f"{_facts()['hostname']}:{os.getpid()}"):
         raise ringcomm.ConfigError(f"debug.file is {file!r}, which cannot be opened for writing")
     if rank == 0 and settings.debug.level != "WARN":
-        for line in settings.log_lines():
+        for line in filter(None, (*settings.log_lines(), config_topology.log_line(settings, members))):
             extension.log(1, line)

@@ -13,9 +13,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringcomm.values import Bytes, Choice, Duration, Kind, Text, Threshold, ThresholdKind, Whole
+from ringcomm.values_nodes import Nodes, NodesKind
+
+if TYPE_CHECKING:
+    from ringcomm.topology import Topology
 
 COLLECTIVES = (
     "all_reduce",
@@ -57,7 +61,11 @@ class PolicyRule:
     )
     min_ranks: int | None = key(Whole(1, 65536), None, "Matches groups of at least this size.")
     max_ranks: int | None = key(Whole(1, 65536), None, "Matches groups of at most this size.")
-    nodes: int | None = key(Whole(1, 65536), None, "Matches groups that span exactly this many nodes.")
+    nodes: int | None = key(
+        Whole(1, 65536),
+        None,
+        "Matches groups that span exactly this many nodes: those that `topology` declares, else 1.",
+    )
     slot: int | None = key(
         Bytes(64, 64 << 20, step=64),
         None,
@@ -144,6 +152,29 @@ class Connections:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Which rank is on which node, where you want to say so (docs/topology.md); at most one of the keys."""
+
+    nodes: Nodes | None = key(
+        NodesKind(), None, "The ranks of each node, by their numbers in the job: `[[0, 1], [2, 3]]`.", agree=True
+    )
+    ranks_per_node: int | None = key(
+        Whole(1, 65536),
+        None,
+        "Node k holds the ranks from k times this number on; the last node may hold fewer.",
+        env="RINGCOMM_RANKS_PER_NODE",
+        agree=True,
+    )
+    file: str | None = key(
+        Text("a path"),
+        None,
+        "A topology saved by `python -m ringcomm topo --save`, relative to this file. All ranks must have the same "
+        "shape in it; path and the other facts may differ.",
+        env="RINGCOMM_TOPOLOGY_FILE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Numerics:
     """How reductions round."""
 
@@ -186,8 +217,11 @@ class Config:
     progress: Progress = Progress()
     memory: Memory = Memory()
     connections: Connections = Connections()
+    topology: Shape = Shape()
     numerics: Numerics = Numerics()
     debug: Debug = Debug()
+    declared: Topology | None = None
+    """What `topology.nodes` or `topology.file` holds."""
     origin: str = field(default="", compare=False)
     """What was read: a path, `shipped default`, or `pg_options`."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -208,7 +242,9 @@ class Config:
     def digest_parts(self) -> dict[str, str]:
         """What all ranks must have alike, by dotted key: the value where it is short, else a short sha of it."""
         shown = self.values()
-        parts = {name: shown[name] for name in shown if name == "version" or _must_agree(name)}
+        parts = {name: _short(shown[name]) for name in shown if name == "version" or _must_agree(name)}
+        if self.topology.file is not None and self.declared is not None:
+            parts["topology.file"] = f"{self.declared.describe()} ({self.declared.shape()})"
         parts |= {f"policy.{c}": _sha(*[rule.text() for rule in rules]) for c, rules in self.policy.items()}
         if self.schedules:
             parts["schedules"] = _sha(*[Path(path).read_text(encoding="utf-8") for path in self.schedules])
@@ -225,7 +261,14 @@ class Config:
         return markdown()
 
 
-SECTIONS = {"progress": Progress, "memory": Memory, "connections": Connections, "numerics": Numerics, "debug": Debug}
+SECTIONS = {
+    "progress": Progress,
+    "memory": Memory,
+    "connections": Connections,
+    "topology": Shape,
+    "numerics": Numerics,
+    "debug": Debug,
+}
 
 
 @dataclass(frozen=True)
@@ -243,6 +286,10 @@ def setting_fields(section: Any) -> list[Any]:
 def _must_agree(dotted: str) -> bool:
     section, name = dotted.split(".")
     return any(f.name == name and f.metadata["agree"] for f in setting_fields(SECTIONS[section]))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:40]}... ({_sha(text)})"
 
 
 def _sha(*texts: str) -> str:

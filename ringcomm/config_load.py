@@ -14,6 +14,7 @@ from typing import Any
 from ringcomm.config import COLLECTIVES, SECTIONS, Config, Options, setting_fields, shipped, shipped_names
 from ringcomm.config_policy import default_policy, policy_rules, schedule_files
 from ringcomm.config_read import mapping, nearest, parse
+from ringcomm.config_topology import declared
 from ringcomm.errors import ConfigError
 from ringcomm.located import Located, from_python, read_yaml
 from ringcomm.values import show_bytes
@@ -70,6 +71,7 @@ def _build(
         version=version,
         schedules=schedules,
         policy={c: policy[c] for c in COLLECTIVES if c in policy},
+        declared=declared(sections["topology"], reading.sources, base),
         origin=origin,
         sources=reading.sources,
         notes=tuple(reading.notes),

@@ -41,6 +41,9 @@ def parse(dotted: str, field_: Any, item: Located) -> Any:
     kind = field_.metadata["kind"]
     try:
         return kind.parse(item.value)
+    except ConfigError as error:  # a list, which knows the place of its entry
+        raise ConfigError(f"{error} ({dotted})") from None
     except ValueError:
-        shown = item.value if isinstance(item.value, (str, int, float)) else type(item.value).__name__
+        plain = isinstance(item.value, (str, int, float)) or not item.value
+        shown = item.value if plain else type(item.value).__name__
         raise ConfigError(f"{item.where}: {dotted} is {shown!r}; allowed is {kind.allowed}") from None

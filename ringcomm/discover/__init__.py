@@ -1,1 +1,1 @@
-"""Probing of the machine; plain facts that can be saved and replayed. Decides nothing."""
+"""Facts of this process and its machine, each file one source. Reads only; decides nothing (see topology)."""

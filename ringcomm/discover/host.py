@@ -1,4 +1,14 @@
-"""Facts of this host and process: who we are, which cores we may use, how much of them. Reads /proc and /sys only."""
+"""Facts of this host and process: who we are, which cores we may use, how much of them. Reads /proc and /sys only.
+
+What the parts of a host's identity say:
+- boot id: one per running kernel. Containers of a host share it, so it does not tell them apart; a few container
+  managers put another one over it, so that a difference proves nothing either.
+- network namespace: what scopes the abstract sockets over which ranks hand each other memory. Two namespaces of one
+  kernel are two nodes. Its number is unique within a kernel only.
+- host name: for people. Copies of one virtual machine may share it.
+Together they group candidates for one node. That two ranks are on one node is proved only by opening the other's
+shared memory.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +22,26 @@ from typing import Any
 ROOT = Path("/")
 
 
+def identity(root: Path = ROOT) -> dict[str, str]:
+    """hostname, boot_id, network (namespace, such as `net:[4026531840]`); see above. '' for what cannot be read."""
+    try:
+        network = os.readlink(root / "proc/self/ns/net")
+    except OSError:
+        network = ""
+    return {
+        "hostname": _read(root / "proc/sys/kernel/hostname") or socket.gethostname(),
+        "boot_id": _read(root / "proc/sys/kernel/random/boot_id"),
+        "network": network,
+    }
+
+
 def facts(root: Path = ROOT) -> dict[str, Any]:
-    """JSON values: hostname, pid, boot_id ('' if unreadable), cores (the CPUs this process may run on), cpu_quota
+    """JSON values: those of `identity`, pid, cores (the CPUs this process may run on), cpu_quota
     (in cores, None without a limit), cgroup (its path, '' if unknown). root: where /proc and /sys are looked for."""
     path = _cgroup(root)
     return {
-        "hostname": socket.gethostname(),
         "pid": os.getpid(),
-        "boot_id": _read(root / "proc/sys/kernel/random/boot_id"),
+        **identity(root),
         "cores": sorted(os.sched_getaffinity(0)),
         "cpu_quota": cpu_quota(root),
         "cgroup": path.get("cpu", path.get("", "")),

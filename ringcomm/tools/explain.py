@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ringcomm import config, policy
+from ringcomm import config, config_topology, policy
 from ringcomm.errors import ConfigError
 from ringcomm.values import parse_bytes
 
@@ -22,14 +22,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("collective", choices=config.COLLECTIVES)
     parser.add_argument("bytes", type=nbytes, help="the whole message, such as 64KiB")
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--nodes", type=int, help="default: those the configuration declares for the ranks, else 1")
     parser.add_argument("--config", help="a path or a shipped name; without it what a job here would use")
     arguments = parser.parse_args(argv)
-    if arguments.ranks < 1 or arguments.nodes < 1:
-        parser.error(f"--ranks is {arguments.ranks} and --nodes is {arguments.nodes}; both must be at least 1")
+    for name in ("ranks", "nodes"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            parser.error(f"--{name} is {value}; it must be at least 1")
     try:
         loaded = config.load(arguments.config)
-        print(policy.explain(loaded, arguments.collective, arguments.bytes, arguments.ranks, arguments.nodes))
+        nodes = arguments.nodes or config_topology.node_count(loaded, range(arguments.ranks))
+        print(policy.explain(loaded, arguments.collective, arguments.bytes, arguments.ranks, nodes))
     except ConfigError as error:
         print(f"ringcomm explain: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,81 @@
+"""Which connection a pair of ranks would use, and why, from what a Topology holds. Pure; connects nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringcomm.facts import Machine
+from ringcomm.topology import Topology, Way
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The answer for an ordered pair."""
+
+    kind: str | None
+    """`self`, `shm`, or None: no connection."""
+    why: str
+    proved: bool = False
+    """Whether the reader has opened the other's memory, which alone proves it."""
+
+
+def connection(topology: Topology, reader: int, writer: int) -> Connection:
+    """How `reader` would receive from `writer`."""
+    if reader == writer:
+        return Connection("self", "the rank itself", True)
+    mine, other = topology.ranks[reader], topology.ranks[writer]
+    opened = topology.opened[reader]
+    if opened is not None:
+        if writer in opened:
+            return Connection("shm", "its memory was opened" + _declared(topology, reader, writer), True)
+        return Connection(None, f"no connection yet: {_why_unopened(topology, reader, writer)}")
+    if mine.machine is None or other.machine is None:
+        return Connection(None, "nothing is known of the hosts: the topology was only declared")
+    if mine.machine == other.machine:
+        return Connection("shm", "same kernel and network namespace, not proved" + _declared(topology, reader, writer))
+    return Connection(None, f"no connection yet: {_apart(topology, mine.machine, other.machine)}")
+
+
+def grouped(topology: Topology) -> dict[Connection, dict[int, list[int]]]:
+    """Every distinct answer with the pairs it holds for: reader -> its writers. The ranks themselves are left out."""
+    found: dict[Connection, dict[int, list[int]]] = {}
+    for reader in range(len(topology.ranks)):
+        for writer in range(len(topology.ranks)):
+            if reader != writer:
+                answer = connection(topology, reader, writer)
+                found.setdefault(answer, {}).setdefault(reader, []).append(writer)
+    return found
+
+
+def _declared(topology: Topology, a: int, b: int) -> str:
+    """Shape and reach are two things: ranks of two declared nodes may well reach each other's memory."""
+    return "" if topology.ranks[a].node == topology.ranks[b].node else "; on different nodes by declaration only"
+
+
+def _why_unopened(topology: Topology, reader: int, writer: int) -> str:
+    mine, other = topology.ranks[reader].machine, topology.ranks[writer].machine
+    if mine is None or other is None or mine == other:
+        return "its memory could not be opened, though both are in one network namespace of one kernel"
+    return _apart(topology, mine, other)
+
+
+def _apart(topology: Topology, a: int, b: int) -> str:
+    one, two = topology.machines[a], topology.machines[b]
+    text = difference(one, two)
+    ways = [way for way in topology.ways if (way.source, way.target) == (a, b)]
+    return f"{text}; {_way(ways[0])}" if ways else text
+
+
+def difference(one: Machine, two: Machine) -> str:
+    """What tells two machines apart, in words."""
+    if one.boot_id and one.boot_id == two.boot_id:
+        return f"one kernel, two network namespaces ({one.network}, {two.network})"
+    if one.hostname != two.hostname:
+        return f"different hosts ({one.hostname}, {two.hostname})"
+    return f"different hosts (both named {one.hostname}; boot ids {one.boot_id[:8]}, {two.boot_id[:8]})"
+
+
+def _way(way: Way) -> str:
+    if not way.interface:
+        return f"no way either: {way.why_not or 'it has no address to offer'}"
+    return f"packets would leave by {way.interface} ({way.from_address} to {way.address})"
