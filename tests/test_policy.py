@@ -9,6 +9,7 @@ import pytest
 
 from ringcomm import config, policy
 from ringcomm.errors import ConfigError
+from ringcomm.explain import explain
 
 KIB = 1024
 
@@ -118,9 +119,9 @@ def test_the_shipped_rules_give_way_to_a_smaller_capacity() -> None:
 
 
 def test_explain_names_the_rule_that_wins_and_why_the_others_do_not() -> None:
-    text = policy.explain(config.load(None, {}), "all_reduce", 100_000, 2)
+    text = explain(config.load(None, {}), "all_reduce", 100_000, 2)
     assert "message too large (up to 64KiB here)" in text and "-> ring" in text and "not reached" in text
     chosen = next(r for r in policy.table(config.load(None, {}), 2) if r.schedule == "ring")
     assert text.endswith(f"by the rule at {chosen.source}")
     with pytest.raises(ValueError, match="'all_reduc'; allowed are all_reduce"):
-        policy.explain(config.load(None, {}), "all_reduc", 1, 2)
+        explain(config.load(None, {}), "all_reduc", 1, 2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ringcomm import config, policy
-from ringcomm.errors import ConfigError
+from ringcomm import config
+from ringcomm.errors import RingcommError
+from ringcomm.explain import explain
 from ringcomm.values import parse_bytes
 
 
@@ -29,8 +30,8 @@ def main(argv: list[str]) -> int:
         parser.error(f"--ranks is {arguments.ranks} and --nodes is {arguments.nodes}; both must be at least 1")
     try:
         loaded = config.load(arguments.config)
-        print(policy.explain(loaded, arguments.collective, arguments.bytes, arguments.ranks, arguments.nodes))
-    except ConfigError as error:
+        print(explain(loaded, arguments.collective, arguments.bytes, arguments.ranks, arguments.nodes))
+    except RingcommError as error:
         print(f"ringcomm explain: {error}", file=sys.stderr)
         return 2
     return 0
