@@ -63,12 +63,13 @@ def matches(rule: PolicyRule, ranks: int, nodes: int) -> bool:
 
 def _rules(config: Config, collective: str, ranks: int, nodes: int) -> list[Rule]:
     found: list[Rule] = []
-    reached, whole = -1, False
+    reached = covered = -1  # bytes that the rules found take; that all that match take
+    whole = False
     for rule in config.policy.get(collective, ()):
         if not matches(rule, ranks, nodes):
             continue
         bound = rule.max_bytes.at(ranks) if rule.max_bytes is not None else None
-        whole = whole or bound is None
+        whole, covered = whole or bound is None, max(covered, bound or 0)
         if bound is not None and bound <= reached:
             continue  # an earlier rule takes all of its messages
         if not is_eligible(config, collective, rule.schedule, ranks):
@@ -80,7 +81,7 @@ def _rules(config: Config, collective: str, ranks: int, nodes: int) -> list[Rule
     if whole:  # only rules that were passed over take the rest
         direct = PolicyRule(schedule=DIRECT[collective], where="numerics.reproducible")
         return [*found, _rule(config, collective, direct, ranks)]
-    has = f"no rule for messages above {show_bytes(reached)}" if found else "no rule"
+    has = f"no rule for messages above {show_bytes(covered)}" if covered >= 0 else "no rule"
     raise ConfigError(
         f"policy.{collective} has {has} in a group of {ranks} ranks on {nodes} node{'s' * (nodes > 1)} "
         f"({config.origin}); end it with a rule that has neither max_bytes nor conditions"
