@@ -158,7 +158,7 @@ class Numerics:
         Flag(),
         False,
         "true: reductions combine the ranks in one fixed order with float32 accumulators and round once, so that bits "
-        "depend on nothing but the ranks' values. Rules whose schedule has another order are passed over (numerics.md).",
+        "depend on the ranks' values alone. Rules whose schedule has another order are passed over (numerics.md).",
         agree=True,
     )
 

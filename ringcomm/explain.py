@@ -61,8 +61,8 @@ def _costs(config: Config, chosen: policy.Rule, nbytes: int, ranks: int, nodes: 
             yield f"{instead}: the busiest rank takes {show_bytes(now)} from others, where it took {show_bytes(before)}"
     if chosen.wide:
         yield (
-            f"numerics: float16 and bfloat16 travel as float32: {show_bytes(2 * nbytes)} on the way, and as much memory "
-            "on each rank"
+            f"numerics: float16 and bfloat16 travel as float32: {show_bytes(2 * nbytes)} on the way, "
+            "and as much memory on each rank"
         )
 
 

@@ -132,7 +132,11 @@ REPRODUCIBLE = {"reproducible": True}
 
 
 def test_reproducible_passes_over_rules_of_another_order_and_only_where_it_reduces() -> None:
-    lines = [{"max_bytes": "1KiB", "schedule": "tree"}, {"max_bytes": "1MiB", "schedule": "halving"}, {"schedule": "ring"}]
+    lines = [
+        {"max_bytes": "1KiB", "schedule": "tree"},
+        {"max_bytes": "1MiB", "schedule": "halving"},
+        {"schedule": "ring"},
+    ]
     found = {n: rules("all_reduce", *lines, ranks=n, numerics=REPRODUCIBLE) for n in (1, 2, 3, 4)}
     chosen = {n: [(r.max_bytes, r.schedule) for r in table] for n, table in found.items()}
     assert chosen[2] == [(KIB, "tree"), (KIB * KIB, "halving"), (None, "ring")] == chosen[1]

@@ -173,11 +173,11 @@ void Communicator::log_choice(const Call& call, const Rule& rule) {
   if (seen >> size_class & 1) return;
   seen |= uint64_t{1} << size_class;
   char line[320];
-  std::snprintf(
-      line, sizeof line, "policy: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s%s) over %s [%s] group %s",
-      name(call.collective), static_cast<unsigned long long>(call.bytes), spec_.ranks, rule.schedule.c_str(), rule.slot,
-      rule.channels, rule.channels == 1 ? "" : "s", call.widened ? ", as float32" : "", connections_->kind(),
-      rule.source.c_str(), spec_.name.c_str());
+  std::snprintf(line, sizeof line,
+                "policy: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s%s) over %s [%s] group %s",
+                name(call.collective), static_cast<unsigned long long>(call.bytes), spec_.ranks, rule.schedule.c_str(),
+                rule.slot, rule.channels, rule.channels == 1 ? "" : "s", call.widened ? ", as float32" : "",
+                connections_->kind(), rule.source.c_str(), spec_.name.c_str());
   log(LogLevel::info, line);
 }
 

@@ -64,7 +64,7 @@ struct Call {
   ReduceOp op = ReduceOp::none;
   int root = -1;
   std::vector<Chunk> in, out;
-  bool widened = false;  // `in` and `out` hold float32; dtype, element and bytes are still those of the caller's 16-bit floats
+  bool widened = false;  // the chunks hold float32; dtype, element and bytes still tell of the caller's 16-bit floats
   uint64_t bytes = 0;   // whole message
   bool uniform = true;  // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
   int64_t deadline_ns = kNoDeadline;
@@ -167,9 +167,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::array<uint64_t, kCollectives> logged_{};  // a bit per power of two of bytes
   std::atomic<uint64_t> sequence_{0};
   std::atomic<int64_t> last_left_ns_{0};  // when the last small call was left to the poller's look
-  std::atomic<int> large_{0};          // pending calls that async callers leave to the driver
-  std::atomic<int> waits_for_{-1};     // the rank a stalled collective last waited for: for reports
-  std::atomic<int64_t> next_look_{0};  // when deadlines and boards are due to be looked at
+  std::atomic<int> large_{0};             // pending calls that async callers leave to the driver
+  std::atomic<int> waits_for_{-1};        // the rank a stalled collective last waited for: for reports
+  std::atomic<int64_t> next_look_{0};     // when deadlines and boards are due to be looked at
 
   std::atomic<int> pending_{0}, waiters_{0};
   std::atomic<bool> failed_{false};

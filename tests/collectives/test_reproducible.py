@@ -5,7 +5,7 @@ The reference is serial and knows neither schedules nor chunks: numpy, one tree 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,12 @@ def noise(rank: int, seed: int, size: int, dtype: torch.dtype, op: str) -> Tenso
     return torch.from_numpy(values).to(dtype)
 
 
-@lru_cache(maxsize=None)  # a rank's process lives through all tests of a module
+@cache  # a rank's process lives through all tests of a module
 def inputs(world: int, seed: int, size: int, dtype: torch.dtype, op: str) -> list[Tensor]:
     return [noise(r, seed, size, dtype, op) for r in range(world)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def serial(world: int, seed: int, size: int, dtype: torch.dtype, op: str) -> Tensor:
     return fold(op, inputs(world, seed, size, dtype, op), tree)
 
@@ -103,7 +103,7 @@ def differing(rank: int, world: int, collective: str, config: dict[str, Any]) ->
 
 
 def in_buckets(rank: int, world: int, group: Any) -> list[str]:
-    """One gradient of 5000 elements, whole, and in buckets that put each element elsewhere, coalesced and one by one."""
+    """5000 gradients, whole, and in buckets that put each one elsewhere, coalesced and one by one."""
     wrong = []
     for dtype in FLOATS:
         given, wanted = inputs(world, 2, 5000, dtype, "avg"), serial(world, 2, 5000, dtype, "avg")

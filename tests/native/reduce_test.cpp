@@ -196,7 +196,8 @@ bool check_conversion(DType t) {
     const float value = static_cast<float>(model::decode(h, static_cast<uint16_t>(bits)));
     const float next = static_cast<float>(model::decode(h, static_cast<uint16_t>(bits + 1)));
     const float half_way = value / 2 + next / 2;
-    for (float f : {value, half_way, std::nextafter(half_way, value), std::nextafter(half_way, next)}) given.push_back(f);
+    for (float f : {value, half_way, std::nextafter(half_way, value), std::nextafter(half_way, next)})
+      given.push_back(f);
   }
   std::vector<float> more(10007);
   inputs::fill(DType::float32, reinterpret_cast<char*>(more.data()), more.size());
@@ -220,8 +221,8 @@ bool check_conversion(DType t) {
           uint16_t bits;
           std::memcpy(&bits, halves.data() + offset + 2 * i, 2);
           const double wanted = model::decode(h, bits), got = static_cast<double>(back[i]);
-          const bool same = std::isnan(wanted) ? std::isnan(got)
-                                               : wanted == got && std::signbit(wanted) == std::signbit(got);
+          const bool same =
+              std::isnan(wanted) ? std::isnan(got) : wanted == got && std::signbit(wanted) == std::signbit(got);
           if (!same) return fail(isa, t, ReduceOp::none, "widen of " + hex(halves.data() + offset + 2 * i, 2));
         }
         const Bytes guard(kGuard, 0x5a);

@@ -160,7 +160,7 @@ def test_of_a_users_schedule_the_programs_tell() -> None:
 def test_a_users_word_about_its_order_does_not_count(tmp_path: Path) -> None:
     text = (EXAMPLES / "binomial.py").read_text()
     text = text.replace("b.pair_from(rank + distance)]", "b.pair_from(rank + distance)][::-1]")
-    text = text.replace('all_reduce})]', 'all_reduce}, order={"all_reduce": Order(ANY, ANY)})]')
+    text = text.replace("all_reduce})]", 'all_reduce}, order={"all_reduce": Order(ANY, ANY)})]')
     (tmp_path / "liar.py").write_text(text.replace("import Schedule", "import ANY, Order, Schedule"))
     assert load_user(tmp_path / "liar.py", ranks=[4]) == ["binomial"]
     assert numerics("all_reduce", "binomial", 4) == schedules.Numerics(tree=False, one_step=False)
