@@ -65,8 +65,8 @@ struct Call {
   int root = -1;
   std::vector<Chunk> in, out;
   bool widened = false;  // the chunks hold float32; dtype, element and bytes still tell of the caller's 16-bit floats
-  uint64_t bytes = 0;   // whole message
-  bool uniform = true;  // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
+  uint64_t bytes = 0;    // whole message
+  bool uniform = true;   // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
   int64_t deadline_ns = kNoDeadline;
   bool caller_waits = false;   // the caller goes straight to wait(): no driver is woken
   std::shared_ptr<void> keep;  // owns the buffers; released with the request
