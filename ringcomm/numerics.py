@@ -14,7 +14,7 @@ DIRECT = {"all_reduce": "two_shot", "reduce": "one_shot", "reduce_scatter": "one
 
 
 def is_eligible(config: Config, collective: str, schedule: str, ranks: int) -> bool:
-    """Whether a rule may carry the collective: not where `reproducible` is asked for and its schedule's order is another.
+    """Whether a rule may carry the collective: not if `reproducible` is asked for and its schedule has another order.
 
     Raises ScheduleError where a user's schedule does not serve a group of `ranks`.
     """
