@@ -33,16 +33,16 @@ def backend(
     seed: Seed,
     name: str,
     cards: list[dict[str, Any]],
-    rules: list[tuple[int, int | None, str, int, int, str]],
+    rules: list[tuple[int, int | None, str, int, int, str, bool]],
     spin_ns: int,
     yields: int,
     timeout: timedelta,
     found: Any,
 ) -> Backend:
     """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added.
-    rules: (collective, max_bytes, schedule, slot bytes, channels, source), in order; the last of each collective has no
-    max_bytes. found: callable(store or None, name, rank, numbers, timeout) -> Backend, for groups made from this one;
-    kept until shutdown."""
+    rules: (collective, max_bytes, schedule, slot bytes, channels, source, 16-bit floats travel as float32), in order;
+    the last of each collective has no max_bytes. found: callable(store or None, name, rank, numbers, timeout) ->
+    Backend, for groups made from this one; kept until shutdown."""
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""

@@ -179,7 +179,9 @@ def _tables(settings: config.Config, ranks: int, nodes: int) -> tuple[list[tuple
     slots = {kind: settings.memory.capacity(ranks, kind) // channels // _PAGE * _PAGE for kind in ("fan_out", "pair")}
     cap = min(slots.values()) if channels > 1 else max(slots.values())
     numbers = _collective_numbers()
-    rows = [(numbers[r.collective], r.max_bytes, r.schedule, min(r.slot, cap), r.channels, r.source) for r in table]
+    rows = [
+        (numbers[r.collective], r.max_bytes, r.schedule, min(r.slot, cap), r.channels, r.source, r.wide) for r in table
+    ]
     return rows, channels, slots
 
 

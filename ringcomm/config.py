@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringcomm.values import Bytes, Choice, Duration, Kind, Text, Threshold, ThresholdKind, Whole
+from ringcomm.values import Bytes, Choice, Duration, Flag, Kind, Text, Threshold, ThresholdKind, Whole
 from ringcomm.values_nodes import Nodes, NodesKind
 
 if TYPE_CHECKING:
@@ -179,10 +179,17 @@ class Numerics:
     """How reductions round."""
 
     accumulate: str = key(
-        Choice(("input",)),
+        Choice(("input", "float32")),
         "input",
-        "Type that travels between ranks during a reduction. input: that of the tensor; 16-bit floats are summed in "
-        "float32 inside a step.",
+        "Type in which 16-bit floats travel between ranks during a reduction. input: their own; a step adds in float32 "
+        "and rounds. float32: they are rounded once, at the end (numerics.md says what it costs).",
+        agree=True,
+    )
+    reproducible: bool = key(
+        Flag(),
+        False,
+        "true: reductions combine the ranks in one fixed order with float32 accumulators and round once, so that bits "
+        "depend on the ranks' values alone. Rules whose schedule has another order are passed over (numerics.md).",
         agree=True,
     )
 
@@ -249,6 +256,10 @@ class Config:
         if self.schedules:
             parts["schedules"] = _sha(*[Path(path).read_text(encoding="utf-8") for path in self.schedules])
         return {name: parts[name] for name in sorted(parts)}
+
+    def without_numerics(self) -> Config:
+        """The same with the default `numerics`: what a job would do that asked for nothing special."""
+        return replace(self, numerics=Numerics())
 
     def log_lines(self) -> list[str]:
         """For rank 0 at INFO: which configuration was read, and each setting that stood over another."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ringcomm.config import COLLECTIVES, Config, PolicyRule
 from ringcomm.errors import ConfigError
+from ringcomm.numerics import DIRECT, is_eligible, travels_wide
 from ringcomm.values import show_bytes
 
 # Programs made of fan-out connections only, whose slots do not shrink in large groups (Memory.capacity).
@@ -29,14 +30,17 @@ class Rule:
     channels: int
     source: str
     """`file:line` of the rule in the configuration."""
+    wide: bool = False
+    """16-bit floats travel as float32 (docs/numerics.md); max_bytes still counts what the caller gave."""
 
 
 def table(config: Config, ranks: int, nodes: int = 1) -> list[Rule]:
     """The rules that can apply in a group of `ranks` on `nodes`: only byte thresholds are left, and they rise.
 
     In the order of COLLECTIVES, then of the file; the first whose max_bytes is not below the message wins, and the last
-    rule of each collective has none. Raises ConfigError where a message would find no rule, or a slot is filled beyond
-    its capacity.
+    rule of each collective has none. `numerics.reproducible` leaves out rules whose schedule has another order; where
+    that leaves messages without a rule, the direct schedule carries them. Raises ConfigError where a message would find
+    no rule, or a slot is filled beyond its capacity, ScheduleError where a user's schedule does not serve the group.
     """
     if ranks < 1 or nodes < 1:
         raise ValueError(f"ranks is {ranks} and nodes is {nodes}; both must be at least 1")
@@ -48,7 +52,8 @@ def select(rules: list[Rule], collective: str, nbytes: int) -> Rule:
     return next(r for r in rules if r.collective == collective and (r.max_bytes is None or nbytes <= r.max_bytes))
 
 
-def _matches(rule: PolicyRule, ranks: int, nodes: int) -> bool:
+def matches(rule: PolicyRule, ranks: int, nodes: int) -> bool:
+    """Whether a rule's conditions other than the bytes hold for a group."""
     return (
         rule.ranks in (None, ranks)
         and (rule.min_ranks or ranks) <= ranks <= (rule.max_ranks or ranks)
@@ -58,23 +63,36 @@ def _matches(rule: PolicyRule, ranks: int, nodes: int) -> bool:
 
 def _rules(config: Config, collective: str, ranks: int, nodes: int) -> list[Rule]:
     found: list[Rule] = []
-    reached = -1
+    reached = covered = -1  # bytes that the rules found take; that all that match take
+    whole = False
     for rule in config.policy.get(collective, ()):
-        if not _matches(rule, ranks, nodes):
+        if not matches(rule, ranks, nodes):
             continue
         bound = rule.max_bytes.at(ranks) if rule.max_bytes is not None else None
+        whole, covered = whole or bound is None, max(covered, bound or 0)
         if bound is not None and bound <= reached:
             continue  # an earlier rule takes all of its messages
-        slot = _slot(config, collective, rule, ranks)
-        found.append(Rule(collective, bound, rule.schedule, slot, rule.channels, rule.where))
+        if not is_eligible(config, collective, rule.schedule, ranks):
+            continue
+        found.append(_rule(config, collective, rule, ranks))
         if bound is None:
             return found
         reached = bound
-    has = f"no rule for messages above {show_bytes(reached)}" if found else "no rule"
+    if whole:  # only rules that were passed over take the rest
+        direct = PolicyRule(schedule=DIRECT[collective], where="numerics.reproducible")
+        return [*found, _rule(config, collective, direct, ranks)]
+    has = f"no rule for messages above {show_bytes(covered)}" if covered >= 0 else "no rule"
     raise ConfigError(
         f"policy.{collective} has {has} in a group of {ranks} ranks on {nodes} node{'s' * (nodes > 1)} "
         f"({config.origin}); end it with a rule that has neither max_bytes nor conditions"
     )
+
+
+def _rule(config: Config, collective: str, rule: PolicyRule, ranks: int) -> Rule:
+    bound = rule.max_bytes.at(ranks) if rule.max_bytes is not None else None
+    slot = _slot(config, collective, rule, ranks)
+    wide = travels_wide(config, collective, rule.schedule, ranks)
+    return Rule(collective, bound, rule.schedule, slot, rule.channels, rule.where, wide)
 
 
 def _slot(config: Config, collective: str, rule: PolicyRule, ranks: int) -> int:
@@ -90,34 +108,3 @@ def _slot(config: Config, collective: str, rule: PolicyRule, ranks: int) -> int:
             "give the rule max_ranks, or set memory.slot"
         )
     return rule.slot
-
-
-def explain(config: Config, collective: str, nbytes: int, ranks: int, nodes: int = 1) -> str:
-    """For people: each rule of the collective in order, whether it matches this message and group, and which wins."""
-    if collective not in COLLECTIVES:
-        raise ValueError(f"collective is {collective!r}; allowed are {', '.join(COLLECTIVES)}")
-    if nbytes < 0:
-        raise ValueError(f"bytes is {nbytes}; it must be at least 0")
-    where = f"{ranks} ranks on {nodes} node{'s' * (nodes > 1)}"
-    lines = [f"{collective} of {show_bytes(nbytes)} in a group of {where}, configuration: {config.origin}"]
-    won = False
-    for rule in config.policy[collective]:
-        verdict = "not reached" if won else _verdict(rule, nbytes, ranks, nodes)
-        won = won or verdict == "chosen"
-        lines.append(f"  {rule.where:<20} {rule.text():<64} {verdict}")
-    chosen = select(_rules(config, collective, ranks, nodes), collective, nbytes)
-    pieces = -(-nbytes // chosen.slot)
-    channels = f" over {chosen.channels} channels" if chosen.channels > 1 else ""
-    lines.append(
-        f"-> {chosen.schedule}{channels}, slots filled to {show_bytes(chosen.slot)}: the whole message would fill "
-        f"{pieces}; by the rule at {chosen.source}"
-    )
-    return "\n".join(lines)
-
-
-def _verdict(rule: PolicyRule, nbytes: int, ranks: int, nodes: int) -> str:
-    if not _matches(rule, ranks, nodes):
-        return "other groups"
-    if rule.max_bytes is not None and nbytes > rule.max_bytes.at(ranks):
-        return f"message too large (up to {show_bytes(rule.max_bytes.at(ranks))} here)"
-    return "chosen"

@@ -159,6 +159,23 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Flag:
+    """true or false."""
+
+    @property
+    def allowed(self) -> str:
+        return "true or false"
+
+    def parse(self, raw: object) -> bool:
+        if not isinstance(raw, bool):
+            raise ValueError
+        return raw
+
+    def show(self, value: object) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True)
 class Text:
     """A non-empty text."""
 

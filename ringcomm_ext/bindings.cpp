@@ -82,7 +82,7 @@ Found founder(const py::object& callable) {
   };
 }
 
-using RuleTuple = std::tuple<int, std::optional<uint64_t>, std::string, size_t, int, std::string>;
+using RuleTuple = std::tuple<int, std::optional<uint64_t>, std::string, size_t, int, std::string, bool>;
 
 c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& name,
                                          const std::vector<std::map<std::string, py::object>>& cards,
@@ -91,9 +91,9 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
   GroupSpec spec;
   spec.name = name;
   spec.caller = {spin_ns, yields};
-  for (const auto& [collective, max_bytes, schedule, slot, channels, source] : rules)
+  for (const auto& [collective, max_bytes, schedule, slot, channels, source, wide] : rules)
     spec.rules.at(static_cast<size_t>(collective))
-        .push_back({max_bytes.value_or(UINT64_MAX), schedule, slot, channels, source});
+        .push_back({max_bytes.value_or(UINT64_MAX), schedule, slot, channels, source, wide});
   std::vector<PeerCard> peers;
   for (const auto& c : cards)
     peers.push_back({py::cast<std::string>(c.at("socket")), py::cast<std::string>(c.at("offer")),

@@ -66,7 +66,12 @@ def test_default_and_single_node_are_shipped() -> None:
         ("progress: {spin: 80}\n", ["progress.spin is 80", "unit ns, us, ms or s"]),
         ("progress: {spin: 2s}\n", ["progress.spin is '2s'", "0us to 1s"]),
         ("connections: {within: tcp}\n", ["connections.within is 'tcp'", "allowed is shm"]),
-        ("numerics: {accumulate: float32}\n", ["numerics.accumulate is 'float32'", "allowed is input"]),
+        (
+            "numerics: {accumulate: float64}\n",
+            ["numerics.accumulate is 'float64'", "allowed is input or float32"],
+        ),
+        ("numerics: {reproducible: 1}\n", ["numerics.reproducible is 1", "allowed is true or false"]),
+        ("numerics: {reproducable: true}\n", ["'reproducable'", "nearest: 'reproducible'"]),
         ("debug: {level: LOUD}\n", ["debug.level is 'LOUD'", "WARN, INFO, DEBUG"]),
         ("version: 2\n", ["version is 2", "from 1 to 1"]),
         ("memory: {slots: 4, slots: 5}\n", ["'slots' is given twice"]),
@@ -213,6 +218,9 @@ def test_the_digest_covers_what_must_agree_and_nothing_else() -> None:
     other = config.load({"memory": {"slot": "64KiB"}, "policy": {"reduce": [{"schedule": "tree"}]}}, {}).digest_parts()
     assert {k for k in plain if plain[k] != other[k]} == {"memory.slot", "policy.reduce"}
     assert other["memory.slot"] == "64KiB"
+    strict = config.load({"numerics": {"accumulate": "float32", "reproducible": True}}, {}).digest_parts()
+    changed = {"numerics.accumulate": "float32", "numerics.reproducible": "true"}
+    assert {k: strict[k] for k in plain if plain[k] != strict[k]} == changed
 
 
 def test_settings_are_frozen_and_each_has_a_text() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
 import pytest
 
-from ringcomm import config, policy
+from ringcomm import config, policy, schedules
 from ringcomm.errors import ConfigError
+from ringcomm.explain import explain
 
 KIB = 1024
 
@@ -118,9 +120,80 @@ def test_the_shipped_rules_give_way_to_a_smaller_capacity() -> None:
 
 
 def test_explain_names_the_rule_that_wins_and_why_the_others_do_not() -> None:
-    text = policy.explain(config.load(None, {}), "all_reduce", 100_000, 2)
+    text = explain(config.load(None, {}), "all_reduce", 100_000, 2)
     assert "message too large (up to 64KiB here)" in text and "-> ring" in text and "not reached" in text
     chosen = next(r for r in policy.table(config.load(None, {}), 2) if r.schedule == "ring")
     assert text.endswith(f"by the rule at {chosen.source}")
     with pytest.raises(ValueError, match="'all_reduc'; allowed are all_reduce"):
-        policy.explain(config.load(None, {}), "all_reduc", 1, 2)
+        explain(config.load(None, {}), "all_reduc", 1, 2)
+
+
+REPRODUCIBLE = {"reproducible": True}
+
+
+def test_reproducible_passes_over_rules_of_another_order_and_only_where_it_reduces() -> None:
+    lines = [
+        {"max_bytes": "1KiB", "schedule": "tree"},
+        {"max_bytes": "1MiB", "schedule": "halving"},
+        {"schedule": "ring"},
+    ]
+    found = {n: rules("all_reduce", *lines, ranks=n, numerics=REPRODUCIBLE) for n in (1, 2, 3, 4)}
+    chosen = {n: [(r.max_bytes, r.schedule) for r in table] for n, table in found.items()}
+    assert chosen[2] == [(KIB, "tree"), (KIB * KIB, "halving"), (None, "ring")] == chosen[1]
+    assert chosen[3] == [(KIB, "tree"), (KIB * KIB, "halving"), (None, "two_shot")]
+    assert chosen[4] == [(KIB * KIB, "halving"), (None, "two_shot")]
+    assert found[4][0].source.startswith("pg_options") and found[4][1].source == "numerics.reproducible"
+    for collective in ("broadcast", "barrier"):
+        found_there = rules(collective, {"schedule": "tree"}, ranks=4, numerics=REPRODUCIBLE)
+        assert [r.schedule for r in found_there] == ["tree"]
+
+
+def test_reproducible_takes_a_later_rule_that_is_eligible_before_the_direct_schedule() -> None:
+    lines = [{"schedule": "ring", "channels": 2}, {"schedule": "one_shot"}, {"schedule": "two_shot"}]
+    assert [r.schedule for r in rules("all_reduce", *lines, ranks=4, numerics=REPRODUCIBLE)] == ["one_shot"]
+    for collective in ("reduce", "reduce_scatter"):
+        schedule = {"reduce": "chain", "reduce_scatter": "ring"}[collective]
+        found = rules(collective, {"schedule": schedule}, ranks=4, numerics=REPRODUCIBLE)
+        assert [(r.schedule, r.max_bytes) for r in found] == [("one_shot", None)]
+
+
+def test_reproducible_does_not_mend_a_hole() -> None:
+    with pytest.raises(ConfigError, match="has no rule for messages above 1MB in a group of 4 ranks"):
+        rules("all_reduce", {"max_bytes": "1MB", "schedule": "ring"}, ranks=4, numerics=REPRODUCIBLE)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8, 33])
+@pytest.mark.parametrize("name", config.shipped_names())
+def test_shipped_policies_are_complete_when_reproducible(name: str, ranks: int) -> None:
+    loaded = dataclasses.replace(config.load(name, {}), numerics=config.Numerics(reproducible=True))
+    table = policy.table(loaded, ranks)
+    for collective in config.COLLECTIVES:
+        assert [r.max_bytes for r in table if r.collective == collective][-1] is None
+    for rule in table:
+        if rule.collective in ("all_reduce", "reduce", "reduce_scatter"):
+            assert schedules.numerics(rule.collective, rule.schedule, ranks).tree
+
+
+@pytest.mark.parametrize("numerics", [{"accumulate": "float32"}, {"reproducible": True}])
+def test_what_is_rounded_more_than_once_travels_as_float32(numerics: dict[str, Any]) -> None:
+    lines = [{"max_bytes": n, "schedule": s} for n, s in ((1, "one_shot"), (2, "two_shot"), (3, "halving"))]
+    found = rules("all_reduce", *lines, {"schedule": "ring"}, ranks=4, numerics=numerics)
+    wide = {"one_shot": False, "two_shot": False, "halving": True, "ring": True}
+    assert len(found) == 4 and all(r.wide == (wide[r.schedule] and r.source != "numerics.reproducible") for r in found)
+    assert not any(r.wide for r in rules("all_reduce", *lines, {"schedule": "ring"}, ranks=2, numerics=numerics))
+    assert not any(r.wide for r in rules("all_reduce", *lines, {"schedule": "ring"}, ranks=4))
+    assert not any(r.wide for r in rules("broadcast", {"schedule": "tree"}, ranks=4, numerics=numerics))
+
+
+def test_explain_says_what_was_passed_over_and_what_it_costs() -> None:
+    lines = [{"max_bytes": "64KiB", "schedule": "halving"}, {"schedule": "ring"}]
+    loaded = config.load({"policy": {"all_reduce": lines}, "numerics": REPRODUCIBLE}, {})
+    text = explain(loaded, "all_reduce", 1 << 20, 4)
+    assert "passed over: ring has another order at 4 ranks (numerics.reproducible)" in text
+    assert "-> two_shot" in text and "by the rule at numerics.reproducible" in text
+    assert "instead of ring" in text and "takes 1536KiB from others, where it took 1536KiB" in text
+    small = explain(loaded, "all_reduce", 4 * KIB, 4)
+    assert "-> halving" in small and "float16 and bfloat16 travel as float32: 8KiB" in small
+    assert "numerics" not in explain(loaded, "all_reduce", 1 << 20, 2).split("->")[1]
+    reduce = explain(config.load({"numerics": REPRODUCIBLE}, {}), "reduce", 4 * KIB, 40)
+    assert "instead of tree" in reduce and "takes 156KiB from others, where it took 8KiB" in reduce

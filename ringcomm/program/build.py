@@ -139,6 +139,11 @@ def _entry(table: list[Connection], kind: RefKind, connection: Connection) -> Re
     return Ref(kind, table.index(connection))
 
 
+def in_rank_order(own: Ref, rank: int, received: Ref, peer: int) -> list[Ref]:
+    """Two operands of a reduction, that of the lower rank first: at two ranks this is the order of docs/numerics.md."""
+    return [own, received] if rank < peer else [received, own]
+
+
 def local_program(problem: Problem) -> Program:
     """What every schedule does in a group of one rank: OUT 0 = IN 0."""
     b = Builder(problem)

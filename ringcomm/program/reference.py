@@ -158,20 +158,29 @@ class _RankCall:
 
 
 def combine(sources: Sequence[Array], op: str, finish_ranks: int | None) -> Array:
-    """source 0 op source 1 op ... in this order; finish_ranks: the number of ranks where the step finishes, else None.
+    """All sources by the tree of `_tree`; finish_ranks: the number of ranks where the step finishes, else None.
 
     float16 is widened to float32 and rounded once at the end. Integer sums wrap. avg divides at the finish: floats
     before the rounding, integers toward zero.
     """
     dtype = sources[0].dtype
     wide = np.dtype(np.float32) if dtype == np.float16 else dtype
-    result = sources[0].astype(wide)
     with np.errstate(over="ignore", invalid="ignore"):
-        for source in sources[1:]:
-            result = OPS[op](result, source.astype(wide))
+        result = _tree([source.astype(wide) for source in sources], op)
         if op == "avg" and finish_ranks is not None:
             result = _divide(result, finish_ranks)
         return result.astype(dtype)
+
+
+def _tree(sources: Sequence[Array], op: str) -> Array:
+    """One binary tree in the sources' order, split at the largest power of two below their number."""
+    if len(sources) == 1:
+        return sources[0]
+    left = 1
+    while 2 * left < len(sources):
+        left *= 2
+    combined: Array = OPS[op](_tree(sources[:left], op), _tree(sources[left:], op))
+    return combined
 
 
 def _divide(values: Array, ranks: int) -> Array:

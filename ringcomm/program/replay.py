@@ -66,6 +66,8 @@ class Replay:
         self.plans, self.loops, self.slots = plans, loops, slots
         self.ranks = plans[0].ranks
         self.values = Values(self.ranks)
+        self.made: dict[int, tuple[int, PlannedStep]] = {}
+        """(rank, step) that first made a value by reducing; for messages."""
         self.memory = [[Memory() for _ in range(self.ranks)] for _ in plans]
         self.fifos: dict[FifoKey, Fifo] = {}
         self.positions: list[Position | None] = [None] * self.ranks
@@ -134,6 +136,7 @@ class Replay:
                 value = self.values.reduce(operands, step.finish)
             except ValueError as rule:
                 raise self._error(rank, call, planned, loop, str(rule)) from None
+            self.made.setdefault(value, (rank, planned))
         if step.dst is not None:
             self.memory[call][rank].out[(step.dst.index, loop)] = (value, planned.index)
         for key in planned.senders:

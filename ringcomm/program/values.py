@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ringcomm.program.order import Trees
+
 
 class Values:
-    """All expressions of one replay. `ranks_in(value)` is a bit mask of the ranks whose input it contains."""
+    """All expressions of one replay. `trees` holds the same without roundings, see `tree`."""
 
     def __init__(self, nranks: int) -> None:
+        self.trees = Trees()
         self._everyone = (1 << nranks) - 1
         self._numbers: dict[tuple[object, ...], int] = {}
         self._masks: list[int] = []
         self._finished: list[bool] = []
+        self._trees: list[int] = []
+        self._operands: list[tuple[int, ...]] = []
 
     def input(self, rank: int, chunk: int) -> int:
-        return self._intern(("in", rank, chunk), 1 << rank, False)
+        return self._intern(("in", rank, chunk), 1 << rank, False, self.trees.leaf(rank), ())
 
     def reduce(self, operands: Sequence[int], finish: bool) -> int:
         """The combination in this order. Raises ValueError with the rule broken (the caller knows the step)."""
@@ -38,7 +43,8 @@ class Values:
         if finish and mask != self._everyone:
             missing = self._everyone & ~mask
             raise ValueError(f"finishes a result that lacks the contribution of {ranks_text(missing)}")
-        return self._intern(key, mask, finish)
+        tree = self.trees.over([self._trees[value] for value in operands])
+        return self._intern(key, mask, finish, tree, tuple(operands))
 
     def missing(self, value: int) -> int:
         """Mask of the ranks whose contribution is not in this value."""
@@ -47,14 +53,24 @@ class Values:
     def finished(self, value: int) -> bool:
         return self._finished[value]
 
+    def tree(self, value: int) -> int:
+        """The number in `trees` of what this value combines, and how."""
+        return self._trees[value]
+
+    def operands(self, value: int) -> tuple[int, ...]:
+        """The values that one step combined into this one; none for an input."""
+        return self._operands[value]
+
     def text(self, value: int) -> str:
         return f"{'finished' if self._finished[value] else 'unfinished'} data of {ranks_text(self._masks[value])}"
 
-    def _intern(self, key: tuple[object, ...], mask: int, finished: bool) -> int:
+    def _intern(self, key: tuple[object, ...], mask: int, finished: bool, tree: int, operands: tuple[int, ...]) -> int:
         number = self._numbers.setdefault(key, len(self._masks))
         if number == len(self._masks):
             self._masks.append(mask)
             self._finished.append(finished)
+            self._trees.append(tree)
+            self._operands.append(operands)
         return number
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ringcomm.program.numerics import refuse_other_tree
 from ringcomm.program.ops import CUT, REDUCING, Collective, Program, ScheduleError
 from ringcomm.program.plan import Plan
 from ringcomm.program.replay import Replay
@@ -16,15 +17,18 @@ from ringcomm.program.values import Values, ranks_text
 Loops = list[int]
 
 
-def verify(programs: Sequence[Program], slots: int | None = None) -> None:
+def verify(programs: Sequence[Program], slots: int | None = None, *, tree_order: bool = False) -> None:
     """programs[i] is rank i's program; slots: how many each FIFO has (default: the number the programs were built for).
 
+    tree_order: also refuse a reduction whose result is not combined by the tree over group ranks (docs/numerics.md).
     Raises ScheduleError naming rank, step, chunk and loop, and for a deadlock who waits for whom.
     """
-    verify_sequence([programs], slots)
+    verify_sequence([programs], slots, tree_order=tree_order)
 
 
-def verify_sequence(sequence: Sequence[Sequence[Program]], slots: int | None = None) -> None:
+def verify_sequence(
+    sequence: Sequence[Sequence[Program]], slots: int | None = None, *, tree_order: bool = False
+) -> None:
     """Each plan alone (called twice in a row), then all of them one after another, twice, on the same connections."""
     if not sequence:
         raise ScheduleError("sequence: empty; give the programs of at least one call")
@@ -37,7 +41,7 @@ def verify_sequence(sequence: Sequence[Sequence[Program]], slots: int | None = N
     for plan in plans:
         patterns = loop_patterns(plan, slots)
         for first, second in zip(patterns, [*patterns[1:], patterns[0]], strict=True):
-            _replay([plan, plan], [first, second], slots)
+            _replay([plan, plan], [first, second], slots, tree_order)
         refuse_late_deadlock(plan, slots)
     if len(plans) > 1:
         _verify_mixed(plans, slots)
@@ -51,13 +55,15 @@ def _verify_mixed(plans: Sequence[Plan], slots: int) -> None:
         _replay([*plans, *plans], [*once, *once], slots)
 
 
-def _replay(plans: Sequence[Plan], loops: Sequence[Loops], slots: int) -> None:
+def _replay(plans: Sequence[Plan], loops: Sequence[Loops], slots: int, tree_order: bool = False) -> None:
     replay = Replay(plans, loops, slots)
     try:
         replay.run()
         for call, plan in enumerate(plans):
             for rank in range(plan.ranks):
                 _check_result(replay, call, rank)
+                if tree_order:
+                    refuse_other_tree(replay, call, rank)
             if plan.collective == Collective.all_reduce:
                 _check_same_order(replay, call)
     except ScheduleError as error:

@@ -6,12 +6,14 @@ table = ringcomm.program.pack.pack(program)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
+from ringcomm.program.numerics import is_one_step, is_tree
 from ringcomm.program.ops import DEFAULT_SLOTS, ROOTED, Collective, Problem, Program, ScheduleError
 from ringcomm.program.verify import verify
-from ringcomm.schedules import chain, direct, pairwise, ring, tree
-from ringcomm.schedules.registry import Schedule, collective_named
+from ringcomm.schedules import chain, direct, halving, pairwise, ring, tree
+from ringcomm.schedules.registry import ANY, Order, Schedule, collective_named
 
 BUILT_IN: dict[str, Schedule] = {
     schedule.name: schedule
@@ -27,8 +29,12 @@ BUILT_IN: dict[str, Schedule] = {
                 "gather": direct.gather_one_shot,
                 "scatter": direct.scatter_one_shot,
             },
+            order=dict.fromkeys(("all_reduce", "reduce", "reduce_scatter"), Order(tree=ANY, one_step=ANY)),
         ),
-        Schedule("two_shot", {"all_reduce": direct.all_reduce_two_shot}),
+        Schedule(
+            "two_shot", {"all_reduce": direct.all_reduce_two_shot}, order={"all_reduce": Order(tree=ANY, one_step=ANY)}
+        ),
+        Schedule("halving", {"all_reduce": halving.all_reduce_halving}, order={"all_reduce": Order(ANY, one_step=2)}),
         Schedule(
             "ring",
             {
@@ -37,11 +43,18 @@ BUILT_IN: dict[str, Schedule] = {
                 "reduce_scatter": ring.reduce_scatter_ring,
             },
             min_slots=2,
+            order=dict.fromkeys(("all_reduce", "reduce_scatter"), Order(tree=2, one_step=2)),
         ),
         Schedule(
-            "tree", {"all_reduce": tree.all_reduce_tree, "broadcast": tree.broadcast_tree, "reduce": tree.reduce_tree}
+            "tree",
+            {"all_reduce": tree.all_reduce_tree, "broadcast": tree.broadcast_tree, "reduce": tree.reduce_tree},
+            order=dict.fromkeys(("all_reduce", "reduce"), Order(tree=3, one_step=3)),  # up to 3 a root and its leaves
         ),
-        Schedule("chain", {"broadcast": chain.broadcast_chain, "reduce": chain.reduce_chain}),
+        Schedule(
+            "chain",
+            {"broadcast": chain.broadcast_chain, "reduce": chain.reduce_chain},
+            order={"reduce": Order(tree=2, one_step=2)},
+        ),
         Schedule("pairwise", {"all_to_all": pairwise.all_to_all_pairwise}),
     )
 }
@@ -95,6 +108,24 @@ def build_all(
     return tuple(chosen.build(Problem(wanted, ranks, rank, root, slots)) for rank in range(ranks))
 
 
+@dataclass(frozen=True)
+class Numerics:
+    """How one schedule combines in one group: by the tree over group ranks; all contributions in one step."""
+
+    tree: bool
+    one_step: bool
+
+
+@lru_cache(maxsize=1024)
+def numerics(collective: str, schedule: str, ranks: int, slots: int = DEFAULT_SLOTS) -> Numerics:
+    """For a collective that reduces. Raises ScheduleError where a user's schedule does not serve these ranks."""
+    if schedule in BUILT_IN:
+        stated = BUILT_IN[schedule].order.get(collective, Order())
+        return Numerics(ranks <= stated.tree, ranks <= stated.one_step)
+    plans = [build_all(collective, schedule, ranks, root, slots) for root in roots(collective, ranks)]
+    return Numerics(all(map(is_tree, plans)), all(map(is_one_step, plans)))
+
+
 def roots(collective: str | Collective, ranks: int) -> list[int | None]:
     """Every root a program can be asked for: all ranks, or just None where the collective has none."""
     return list(range(ranks)) if collective_named(collective) in ROOTED else [None]
@@ -103,12 +134,16 @@ def roots(collective: str | Collective, ranks: int) -> list[int | None]:
 from ringcomm.schedules.user import load_user  # noqa: E402  (user.py registers into SCHEDULES above)
 
 __all__ = [
+    "ANY",
     "BUILT_IN",
     "SCHEDULES",
+    "Numerics",
+    "Order",
     "Schedule",
     "build",
     "build_all",
     "load_user",
+    "numerics",
     "roots",
     "schedule_named",
     "verify_schedule",

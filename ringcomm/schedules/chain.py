@@ -7,7 +7,7 @@ Every rank has one step a loop, so loops overlap along the chain without any lag
 
 from __future__ import annotations
 
-from ringcomm.program.build import Builder, local_program
+from ringcomm.program.build import Builder, in_rank_order, local_program
 from ringcomm.program.ops import Problem, Program
 
 
@@ -45,8 +45,10 @@ def reduce_chain(problem: Problem) -> Program:
     following, previous = (rank + 1) % n, (rank - 1) % n
     if previous == problem.root:
         b.send(b.input(), b.pair_to(following))
-    elif rank == problem.root:
-        b.reduce([b.pair_from(previous), b.input()], b.output(), finish=True)
+        return b.program()
+    operands = in_rank_order(b.input(), rank, b.pair_from(previous), previous)
+    if rank == problem.root:
+        b.reduce(operands, b.output(), finish=True)
     else:
-        b.reduce_send([b.pair_from(previous), b.input()], b.pair_to(following), chunk=b.input())
+        b.reduce_send(operands, b.pair_to(following), chunk=b.input())
     return b.program()

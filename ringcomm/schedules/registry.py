@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ringcomm.program.ops import Collective, Problem, Program, ScheduleError
 
@@ -19,13 +20,32 @@ def collective_named(name: str | Collective) -> Collective:
     return Collective[name]
 
 
+ANY = sys.maxsize
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a schedule combines the contributions of a reduction (docs/numerics.md), up to which number of ranks.
+
+    tree: by the tree over group ranks. one_step: all in one step, so that 16-bit floats are rounded once. ANY: always.
+    """
+
+    tree: int = 1
+    one_step: int = 1
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """A family of generators under one name. min_slots: fewer slots per FIFO are refused."""
+    """A family of generators under one name. min_slots: fewer slots per FIFO are refused.
+
+    order: what a built-in schedule states of the collectives that reduce (a test compares it with the programs); for a
+    user's schedule it is found from the programs themselves, whatever is stated.
+    """
 
     name: str
     generators: Mapping[str | Collective, Generator]
     min_slots: int = 1
+    order: Mapping[str, Order] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

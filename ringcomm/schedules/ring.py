@@ -16,8 +16,8 @@ That splits the turn into reduce and send, because its slot is taken in one phas
 
 from __future__ import annotations
 
-from ringcomm.program.build import Builder, local_program
-from ringcomm.program.ops import Problem, Program
+from ringcomm.program.build import Builder, in_rank_order, local_program
+from ringcomm.program.ops import Problem, Program, Ref
 
 
 def all_reduce_ring(problem: Problem) -> Program:
@@ -36,14 +36,14 @@ def all_reduce_ring(problem: Problem) -> Program:
     b.send(b.input((rank - 1) % n), following)
     for k in range(2, n):
         chunk = (rank - k) % n
-        b.reduce_send([previous, b.input(chunk)], following, chunk=b.input(chunk))
+        b.reduce_send(_added(b, previous, chunk), following, chunk=b.input(chunk))
     own = b.output(rank)
     gather_lag = 2 if each_step_lags else 1 if phases_lag else 0
     if phases_lag:
-        b.reduce([previous, b.input(rank)], own, finish=True)
+        b.reduce(_added(b, previous, rank), own, finish=True)
         b.send(own, following, lag=gather_lag)
     else:
-        b.reduce_send([previous, b.input(rank)], following, dst=own, finish=True, lag=1 if each_step_lags else 0)
+        b.reduce_send(_added(b, previous, rank), following, dst=own, finish=True, lag=1 if each_step_lags else 0)
     for k in range(1, n - 1):
         b.forward(previous, following, dst=b.output((rank - k) % n), lag=gather_lag)
     b.receive(previous, b.output((rank + 1) % n), lag=gather_lag)
@@ -85,6 +85,12 @@ def reduce_scatter_ring(problem: Problem) -> Program:
     b.send(b.input((rank - 1) % n), following)
     for k in range(2, n):
         chunk = (rank - k) % n
-        b.reduce_send([previous, b.input(chunk)], following, chunk=b.input(chunk))
-    b.reduce([previous, b.input(rank)], b.output(), finish=True, lag=lag)
+        b.reduce_send(_added(b, previous, chunk), following, chunk=b.input(chunk))
+    b.reduce(_added(b, previous, rank), b.output(), finish=True, lag=lag)
     return b.program()
+
+
+def _added(b: Builder, previous: Ref, chunk: int) -> list[Ref]:
+    """What came round and the own input."""
+    n, rank = b.problem.ranks, b.problem.rank
+    return in_rank_order(b.input(chunk), rank, previous, (rank - 1) % n)

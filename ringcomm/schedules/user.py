@@ -32,6 +32,7 @@ def load_user(source: Source, ranks: Iterable[int] = (1, 2, 3, 4), slots: int = 
         schedules.SCHEDULES[schedule.name] = schedule
     schedules.build.cache_clear()
     schedules.verify_schedule.cache_clear()
+    schedules.numerics.cache_clear()
     return [schedule.name for schedule in found]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ringcomm import config, config_topology, policy
-from ringcomm.errors import ConfigError
+from ringcomm import config, config_topology
+from ringcomm.errors import RingcommError
+from ringcomm.explain import explain
 from ringcomm.values import parse_bytes
 
 
@@ -31,8 +32,8 @@ def main(argv: list[str]) -> int:
     try:
         loaded = config.load(arguments.config)
         nodes = arguments.nodes or config_topology.node_count(loaded, range(arguments.ranks))
-        print(policy.explain(loaded, arguments.collective, arguments.bytes, arguments.ranks, nodes))
-    except ConfigError as error:
+        print(explain(loaded, arguments.collective, arguments.bytes, arguments.ranks, nodes))
+    except RingcommError as error:
         print(f"ringcomm explain: {error}", file=sys.stderr)
         return 2
     return 0

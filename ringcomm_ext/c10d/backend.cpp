@@ -72,14 +72,19 @@ int64_t Backend::deadline(std::chrono::milliseconds timeout) const {
 
 Launch Backend::prepare(OpType type, const char* title, std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                         std::chrono::milliseconds timeout, bool async) const {
-  Launch l{type, title, std::move(inputs), std::move(outputs), timeout, async, {}, {}, {}, {}};
+  Launch l{type, title, std::move(inputs), std::move(outputs), timeout, async, {}, {}, {}, {}, {}};
   return l;
 }
 
 intrusive_ptr<Work> Backend::go(Launch&& l) {
   Communicator& group = this->group();
   auto work = c10::make_intrusive<RingWork>(getRank(), l.type, l.title, l.inputs, group_, std::move(l.outputs));
-  for (Call& call : l.calls) separate(call, getRank(), l.keep);
+  for (Call& call : l.calls) {
+    if (group.travels_wide(call))
+      l.widened.widen(call, getRank(), l.keep);  // a copy, so nothing overlaps
+    else
+      separate(call, getRank(), l.keep);
+  }
   const auto keep = std::make_shared<std::vector<at::Tensor>>(std::move(l.keep));
   std::vector<RequestPtr> requests;
   for (Call& call : l.calls) {
@@ -92,8 +97,9 @@ intrusive_ptr<Work> Backend::go(Launch&& l) {
     requests.push_back(std::move(request));
   }
   std::function<void()> finalize = std::move(l.finish);
-  if (l.staged.needs_copy_back())
-    finalize = [staged = std::move(l.staged), then = std::move(finalize)] {
+  if (l.widened.any() || l.staged.needs_copy_back())
+    finalize = [keep, widened = std::move(l.widened), staged = std::move(l.staged), then = std::move(finalize)] {
+      widened.narrow();  // into the stand-ins, where there are any
       staged.copy_back();
       if (then) then();
     };

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "c10d/convert.h"
+#include "c10d/widen.h"
 #include "engine/communicator.h"
 
 namespace ringcomm {
@@ -19,6 +20,7 @@ struct Launch {
   std::vector<Call> calls;
   std::vector<at::Tensor> keep;  // memory the engine reads or writes
   Outputs staged;
+  Widened widened;
   std::function<void()> finish;  // after success, on whatever thread first learns of it
 };
 

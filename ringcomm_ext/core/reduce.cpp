@@ -14,11 +14,24 @@ const ReduceTable* reduce_table(Isa isa) {
   return &generic::table;
 }
 
-ReduceFn reduce_function(DType dtype, ReduceOp op) {
+namespace {
+
+const ReduceTable& chosen_table() {
   static const ReduceTable* const table = reduce_table(chosen_isa());
+  return *table;
+}
+
+}  // namespace
+
+ReduceFn reduce_function(DType dtype, ReduceOp op) {
   const int t = static_cast<int>(dtype), o = static_cast<int>(op);
   if (t >= kReducibleDTypes || o >= kReduceOps) return nullptr;
-  return table->fn[t][o];
+  return chosen_table().fn[t][o];
+}
+
+const HalfConversion* half_conversion(DType dtype) {
+  if (dtype == DType::float16) return &chosen_table().float16;
+  return dtype == DType::bfloat16 ? &chosen_table().bfloat16 : nullptr;
 }
 
 const char* reduce_isa() { return name(chosen_isa()); }

@@ -5,7 +5,10 @@
 
 namespace ringcomm {
 
-// dst[i] = src[0][i] op src[1][i] op ... op src[nsrc - 1][i], from the left, for i < count; nsrc >= 2, count may be 0.
+// dst[i] = all of src[0][i], ..., src[nsrc - 1][i] combined by op, for i < count; nsrc >= 2, count may be 0.
+//
+// Order: one binary tree over the sources, split at the largest power of two below their number, the earlier part left
+// of op: a op b, (a op b) op c, (a op b) op (c op d), ((a op b) op (c op d)) op e. docs/numerics.md says what for.
 //
 // dst may be exactly one of the sources, whichever (in place), but may not overlap one in any other way. No alignment
 // is assumed, not even the element's own. Sources that are not dst are never written, nor a byte outside dst.
@@ -28,6 +31,17 @@ using ReduceFn = void (*)(void* dst, const void* const* src, int nsrc, size_t co
 
 // nullptr where the pair makes no sense: bitwise operations on floats, avg on bool, dtype `other`, op `none`.
 ReduceFn reduce_function(DType dtype, ReduceOp op);
+
+// Between 16-bit floats and float32. `widen` is exact (a NaN may come out as another NaN). `narrow` rounds once, to
+// nearest even, and every NaN to the NaN above: the bits that a reduction of 16-bit floats would have given. Any
+// alignment of the 16-bit side; the two sides may not overlap.
+struct HalfConversion {
+  void (*widen)(float* dst, const void* src, size_t count);
+  void (*narrow)(void* dst, const float* src, size_t count);
+};
+
+// nullptr for all but float16 and bfloat16.
+const HalfConversion* half_conversion(DType dtype);
 
 // Which instruction set the process uses: "avx512_bf16", "avx512", "avx2" or "generic". Chosen once from the processor,
 // or by RINGCOMM_ISA (core/isa.h).

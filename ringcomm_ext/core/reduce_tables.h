@@ -8,6 +8,7 @@ namespace ringcomm {
 
 struct ReduceTable {
   ReduceFn fn[kReducibleDTypes][kReduceOps];
+  HalfConversion float16, bfloat16;
 };
 
 // Defined by the unit compiled for that instruction set; only where RINGCOMM_X86_KERNELS for all but the first.

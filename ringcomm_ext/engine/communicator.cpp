@@ -78,6 +78,11 @@ const Rule& Communicator::rule(const Call& call) const {
   return rules.back();
 }
 
+bool Communicator::travels_wide(const Call& call) const {
+  return call.op != ReduceOp::none && half_conversion(call.dtype) != nullptr &&
+         !spec_.rules[static_cast<int>(call.collective)].empty() && rule(call).wide;
+}
+
 // Looked up under the issue lock, built outside it: building may take Python's lock, which another caller may hold while it wants this one.
 std::shared_ptr<const Program> Communicator::program(const Call& call, const Rule& rule, std::string& error) {
   const Collective collective = call.collective == Collective::barrier ? Collective::all_reduce : call.collective;
@@ -134,26 +139,28 @@ const Communicator::Bound* Communicator::bound(const std::shared_ptr<const Progr
 Run Communicator::make_run(const Call& call, const Rule& rule, const Bound& bound, int channel, int channels,
                            uint32_t tag) const {
   const Program& p = *bound.program;
+  const DType dtype = call.widened ? DType::float32 : call.dtype;
+  const size_t element = call.widened ? sizeof(float) : call.element;
   Run run;
   run.program = &p;
   run.senders = bound.senders.data();
   run.receivers = bound.receivers.data();
   if (is_cut(call.collective)) {
-    run.in = cut(call.in, p.nchunks_in, call.element);
-    run.out = cut(call.out, p.nchunks_out, call.element);
+    run.in = cut(call.in, p.nchunks_in, element);
+    run.out = cut(call.out, p.nchunks_out, element);
   } else {
     run.in = call.in;
     run.out = call.out;
   }
   if (channels > 1)
     for (auto* chunks : {&run.in, &run.out})
-      for (Chunk& c : *chunks) c = part(c, channels, channel, call.element);
-  run.dtype = call.dtype;
-  run.element = call.element;
-  run.piece = std::max<size_t>(1, rule.slot / call.element);
+      for (Chunk& c : *chunks) c = part(c, channels, channel, element);
+  run.dtype = dtype;
+  run.element = element;
+  run.piece = std::max<size_t>(1, rule.slot / element);
   if (call.op != ReduceOp::none) {
-    run.reduce = reduce_function(call.dtype, call.op == ReduceOp::avg ? ReduceOp::sum : call.op);
-    run.finish = reduce_function(call.dtype, call.op);
+    run.reduce = reduce_function(dtype, call.op == ReduceOp::avg ? ReduceOp::sum : call.op);
+    run.finish = reduce_function(dtype, call.op);
   }
   run.tag = tag;
   run.sized_tags = !call.uniform;
@@ -169,10 +176,11 @@ void Communicator::log_choice(const Call& call, const Rule& rule) {
   if (seen >> size_class & 1) return;
   seen |= uint64_t{1} << size_class;
   char line[320];
-  std::snprintf(
-      line, sizeof line, "policy: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s) over %s [%s] group %s",
-      name(call.collective), static_cast<unsigned long long>(call.bytes), spec_.ranks, rule.schedule.c_str(), rule.slot,
-      rule.channels, rule.channels == 1 ? "" : "s", connections_->kind(), rule.source.c_str(), spec_.name.c_str());
+  std::snprintf(line, sizeof line,
+                "policy: %s %llu B x %d ranks -> %s (slot %zu B, %d channel%s%s) over %s [%s] group %s",
+                name(call.collective), static_cast<unsigned long long>(call.bytes), spec_.ranks, rule.schedule.c_str(),
+                rule.slot, rule.channels, rule.channels == 1 ? "" : "s", call.widened ? ", as float32" : "",
+                connections_->kind(), rule.source.c_str(), spec_.name.c_str());
   log(LogLevel::info, line);
 }
 

@@ -30,6 +30,7 @@ struct Rule {
   size_t slot = 0;  // bytes a slot is filled to
   int channels = 1;
   std::string source;  // "default.yaml:12"
+  bool wide = false;   // 16-bit floats travel as float32
 };
 
 struct PeerInfo {
@@ -63,8 +64,9 @@ struct Call {
   ReduceOp op = ReduceOp::none;
   int root = -1;
   std::vector<Chunk> in, out;
-  uint64_t bytes = 0;   // whole message
-  bool uniform = true;  // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
+  bool widened = false;  // the chunks hold float32; dtype, element and bytes still tell of the caller's 16-bit floats
+  uint64_t bytes = 0;    // whole message
+  bool uniform = true;   // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
   int64_t deadline_ns = kNoDeadline;
   bool caller_waits = false;   // the caller goes straight to wait(): no driver is woken
   std::shared_ptr<void> keep;  // owns the buffers; released with the request
@@ -75,6 +77,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Communicator(Engine& engine, GroupSpec spec);
   ~Communicator();
 
+  // Whether the rule for this call wants its 16-bit floats widened; it counts the caller's bytes, so it is the rule either way.
+  bool travels_wide(const Call& call) const;
   // Starts a collective. On a mistake of ours (no rule, no program) returns null and a sentence in `error`.
   RequestPtr start(const Call& call, std::string& error);
   RequestPtr send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep);

@@ -27,16 +27,27 @@ _FOLD: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
-def fold(op: str, inputs: Sequence[Tensor]) -> Tensor:
-    """The inputs combined from rank 0 on. 16-bit floats in float32, rounded once; integers wrap; avg divides floats
-    truly and integers towards zero; bool sum is OR, product AND."""
+Combine = Callable[[Callable[[Array, Array], Array], Sequence[Array]], Array]
+
+
+def tree(function: Callable[[Array, Array], Array], arrays: Sequence[Array]) -> Array:
+    """The order of docs/numerics.md: split at the largest power of two below their number."""
+    if len(arrays) == 1:
+        return arrays[0]
+    half = max(2**k for k in range(len(arrays)) if 2**k < len(arrays))
+    return function(tree(function, arrays[:half]), tree(function, arrays[half:]))
+
+
+def fold(op: str, inputs: Sequence[Tensor], combine: Combine = reduce) -> Tensor:
+    """The inputs combined from rank 0 on, or as `combine` does. 16-bit floats in float32, rounded once; integers wrap;
+    avg divides floats truly and integers towards zero; bool sum is OR, product AND."""
     dtype = inputs[0].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     arrays = [tensor.to(wide).numpy() for tensor in inputs]
     if op == "premul_sum":
         arrays = [array * array.dtype.type(PREMUL_FACTOR) for array in arrays]
     with np.errstate(over="ignore"):
-        total = np.asarray(reduce(_FOLD[op], arrays))
+        total = np.asarray(combine(_FOLD[op], arrays))
     if op == "avg":
         total = _divided(total, len(inputs))
     return torch.from_numpy(total.copy()).reshape(inputs[0].shape).to(dtype)

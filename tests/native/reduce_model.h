@@ -61,19 +61,25 @@ T settle(T value) {
 }
 
 template <class T>
+T combine_float(ReduceOp op, T a, T b) {
+  if (op == ReduceOp::sum || op == ReduceOp::avg) return settle(a + b);
+  if (op == ReduceOp::product) return settle(a * b);
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<T>::quiet_NaN();
+  return (op == ReduceOp::min ? b < a : b > a) ? b : a;
+}
+
+// x[first] to x[first + n - 1]: the largest power of two below n on the left, the others on the right.
+template <class T>
+T tree_float(ReduceOp op, const std::vector<T>& x, size_t first, size_t n) {
+  if (n == 1) return x[first];
+  size_t left = 1;
+  while (2 * left < n) left *= 2;
+  return combine_float(op, tree_float(op, x, first, left), tree_float(op, x, first + left, n - left));
+}
+
+template <class T>
 T fold_float(ReduceOp op, const std::vector<T>& x, int divisor) {
-  T acc = x[0];
-  for (size_t i = 1; i < x.size(); ++i) {
-    if (op == ReduceOp::sum || op == ReduceOp::avg) acc = settle(acc + x[i]);
-    if (op == ReduceOp::product) acc = settle(acc * x[i]);
-    if (op == ReduceOp::min || op == ReduceOp::max) {
-      if (std::isnan(acc) || std::isnan(x[i])) {
-        acc = std::numeric_limits<T>::quiet_NaN();
-      } else if (op == ReduceOp::min ? x[i] < acc : x[i] > acc) {
-        acc = x[i];
-      }
-    }
-  }
+  T acc = tree_float(op, x, 0, x.size());
   if (op == ReduceOp::avg) acc = settle(acc / static_cast<T>(divisor));
   return std::isnan(acc) ? std::numeric_limits<T>::quiet_NaN() : acc;
 }

@@ -30,10 +30,10 @@ def test_table_by_hand() -> None:
     header = [0x52434F4D, 1, 0, 2, 0, -1, 2, 2, 3, 6, 1, 1, 2, 4, 0, 0]
     steps = [
         *(1, 0, 0, i | 1, -1, 0, 1, 1),  # send IN 1, lag 0
-        *(5, 1, 1, o | 0, o | 0, 2, 2, 1),  # reduce_send receiver 0 + IN 0 -> OUT 0, finish, lag 1
+        *(5, 1, 1, o | 0, o | 0, 2, 2, 1),  # reduce_send IN 0 + receiver 0 -> OUT 0, finish, lag 1
         *(2, 0, 2, o | 1, o | 1, 5, 1, 0),  # receive receiver 0 -> OUT 1, lag 2
     ]
-    refs = [i | 1, tx | 0, rx | 0, i | 0, tx | 0, rx | 0]
+    refs = [i | 1, tx | 0, i | 0, rx | 0, tx | 0, rx | 0]
     assert pack(build("all_reduce", "ring", 2, 0)).tolist() == [*header, *steps, *refs, 0, 1, 0, 0, 1, 0]
 
 
