@@ -40,7 +40,7 @@ def create(options: Any, backend_options: Any) -> Backend:
     Blocks until every rank of the group has come. Raises ConfigError, BootstrapError, AgreementError, ImportError, or
     RuntimeError naming the rank that cannot be reached.
     """
-    settings = config.load(backend_options)
+    settings = config.load(_own(backend_options))
     rank, ranks, name = options.group_rank, options.group_size, options.group_id
     timeout: timedelta = options.timeout
     extension = _load.extension()
@@ -64,6 +64,11 @@ def create(options: Any, backend_options: Any) -> Backend:
         yields=settings.progress.yields,
         timeout=timeout,
     )
+
+
+def _own(options: Any) -> Any:
+    """In a device map torch hands one `pg_options` to every backend; its own kinds, such as NCCL's, are not for us."""
+    return None if isinstance(options, torch._C._distributed_c10d.Backend.Options) else options
 
 
 @dataclass(frozen=True)
