@@ -38,7 +38,9 @@ def wish(environ: Mapping[str, str]) -> bool:
     """Whether the environment asks for replacing. Raises ValueError naming variable, value and what is allowed."""
     value = environ.get(VARIABLE, "").strip()
     if value.lower() not in ("", REPLACED):
-        raise ValueError(f"{VARIABLE} is {value!r}, so nothing is replaced; allowed are {REPLACED!r} or leaving it unset")
+        raise ValueError(
+            f"{VARIABLE} is {value!r}, so nothing is replaced; allowed are {REPLACED!r} or leaving it unset"
+        )
     return bool(value)
 
 

@@ -1,7 +1,7 @@
 """A page of docs/frameworks as a program: its files, its commands, and what it promises they print.
 
-A fence "```python NAME" is a file, "```sh" is run by bash in the folder of the files, and each line of a "```text" must be
-part of some line that the commands before it printed. Other fences are for the reader only.
+A fence "```python NAME" is a file, "```sh" is run by bash in the folder of the files, and each line of a "```text" must
+be part of some line that the commands before it printed. Other fences are for the reader only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def blocks(page: str) -> list[Block]:
 
 
 def run(page: str, folder: Path) -> int:
-    """Carries a page out in an empty folder; returns how many lines it promised. AssertionError with the output if one is missing."""
+    """Carries a page out in an empty folder; returns how many lines it promised.
+
+    AssertionError with the output if a promised line is missing or a command fails.
+    """
     output, promised = "", 0
     for block in blocks(page):
         if block.kind == "python":

@@ -6,12 +6,15 @@ import importlib.util
 import re
 from pathlib import Path
 
-import page
 import pytest
+
+import page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path for path in (ROOT / "docs" / "frameworks").glob("*.md") if path.stem != "README")
-PINS = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?==(\S+)$", (ROOT / "requirements" / "frameworks.txt").read_text(), re.MULTILINE))
+PINS = dict(
+    re.findall(r"^([\w-]+)(?:\[\w+\])?==(\S+)$", (ROOT / "requirements" / "frameworks.txt").read_text(), re.MULTILINE)
+)
 MODULES = {"torchrun": "torch", "ray_train": "ray"}  # where a page is not named as its module
 
 

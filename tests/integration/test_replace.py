@@ -68,9 +68,7 @@ def test_names(function: str, asked: Any, plain: Any, beside_cuda: Any, monkeypa
         ("new_group", None, None, None),
     ],
 )
-def test_no_name(
-    function: str, device_id: Any, accelerator: Any, wanted: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_name(function: str, device_id: Any, accelerator: Any, wanted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replace, "_accelerator", lambda: accelerator)
     assert replace.replacement(function, None, device_id) == wanted
 
@@ -132,7 +130,7 @@ def test_a_device_mesh_that_makes_the_default_group(rank_pool: Pools) -> None:
 
 
 def options_of_gloo(rank: int, world: int) -> float:
-    options = dist.ProcessGroupGloo._Options()
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     with replacing():
         dist.init_process_group("cpu:gloo", pg_options=options)
         return total()
@@ -189,7 +187,7 @@ def test_our_own_tools_get_the_gloo_they_ask_for(rank_pool: Pools) -> None:
 
 def refusal(rank: int, world: int) -> str:
     with replacing(), pytest.raises(TypeError) as caught:
-        dist.init_process_group("gloo", nonsense=1)
+        dist.init_process_group("gloo", nonsense=1)  # type: ignore[call-arg]
     return str(caught.value)
 
 
@@ -210,9 +208,7 @@ def test_fresh_interpreters_read_the_environment_and_detail_mode_keeps_its_helpe
     assert run_ranks(by_environment, 2, env=env, timeout=120) == [["ringcomm", 2.0, 2.0]] * 2
 
 
-@pytest.mark.parametrize(
-    ("value", "wanted"), [("gloo", True), (" GLOO ", True), ("", False), (None, False)], ids=str
-)
+@pytest.mark.parametrize(("value", "wanted"), [("gloo", True), (" GLOO ", True), ("", False), (None, False)], ids=str)
 def test_values_of_the_variable(value: str | None, wanted: bool) -> None:
     assert replace.wish({} if value is None else {"RINGCOMM_REPLACE": value}) is wanted
 

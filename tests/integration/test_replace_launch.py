@@ -93,9 +93,8 @@ def test_children_of_every_start_method_follow(folder: Path) -> None:
 
 
 def test_nothing_is_replaced_or_loaded_unless_asked(folder: Path) -> None:
-    code = (
-        f"import sys; import torch.distributed as dist; {GROUP}; print(dist.get_backend(), 'ringcomm.replace' in sys.modules)"
-    )
+    loaded = "'ringcomm.replace' in sys.modules"
+    code = f"import sys, torch.distributed as dist; {GROUP}; print(dist.get_backend(), {loaded})"
     assert python("-c", code, folder=folder).stdout.split() == ["gloo", "False"]
 
 
