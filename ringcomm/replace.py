@@ -4,6 +4,7 @@ Off unless asked: by RINGCOMM_REPLACE=gloo (`import torch` reads it, so children
 `python -m ringcomm run`, or by `install()`. Two public functions of torch, `init_process_group` and `new_group`, are
 wrapped; the wrapper changes their `backend` argument and nothing else. What does not come through them stays as it
 is: code that makes a ProcessGroupGloo itself, as torch's DETAIL mode and RPC do, and groups that exist already.
+A third, `monitored_barrier`, is let through to groups of ringcomm, because torch 2.13 asks for the very name gloo.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from ringcomm._register import NAME
 
 VARIABLE = "RINGCOMM_REPLACE"
 REPLACED = "gloo"
-_FUNCTIONS = ("init_process_group", "new_group")
 # Frames in here are how a call came to us, not who made it.
 _INSIDE = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (torch, sys.modules["ringcomm"]))
 
@@ -53,9 +53,10 @@ def install() -> None:
     """
     if _wrapped:
         return
-    for name in _FUNCTIONS:
+    wrappers = {"init_process_group": _maker, "new_group": _maker, "monitored_barrier": _barrier}
+    for name, wrapper in wrappers.items():
         original = getattr(dist, name)
-        _wrapped[name] = (original, _wrapper(name, original))
+        _wrapped[name] = (original, wrapper(name, original))
         _exchange(name, *_wrapped[name])
 
 
@@ -74,7 +75,7 @@ def _exchange(name: str, old: Any, new: Any) -> None:
             setattr(module, name, new)
 
 
-def _wrapper(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _maker(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -96,8 +97,25 @@ def _wrapper(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _barrier(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
+        found: Any = dist.group.WORLD if group is None else group
+        if not _wrapped or not _is_ours(found):
+            return original(group, timeout, wait_all_ranks)
+        limit = {} if timeout is None else {"timeout": timeout}
+        return found.monitored_barrier(**limit, wait_all_ranks=wait_all_ranks)
+
+    return call
+
+
+def _is_ours(group: Any) -> bool:
+    """False too where this rank is no member: torch then has another object for a group, and warns."""
+    return isinstance(group, dist.ProcessGroup) and NAME in re.split("[:,]", dist.get_backend(group))
+
+
 def replacement(function: str, asked: Any, device_id: Any = None) -> Any:
-    """What `function` is given as its backend when the program asks for `asked`; `asked` itself if it has no gloo for CPU.
+    """What `function` is given as its backend when the program asks for `asked`: the same if gloo for CPU is not in it.
 
     "gloo" also serves CUDA tensors, and goes on doing so where there is an accelerator. None is torch's default for
     the machine, which is gloo where there is no accelerator; in `new_group` it is what the default group is.

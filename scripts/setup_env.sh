@@ -53,7 +53,7 @@ make_env() {
     run_logged venv "$PYTHON" -m venv --clear "$VENV"
   fi
   stamp="$VENV/.requirements-$name"
-  want="$(cat "$ROOT"/requirements/*.txt | cksum)"
+  want="$(cat "$ROOT"/requirements/{build,demo,test}.txt | cksum)"
   [ ! -f "$stamp" ] || have="$(cat "$stamp")"
   if [ "$want" != "$have" ]; then
     say "installing the packages of requirements/$name.txt (torch is large; minutes on a slow line)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -157,6 +158,34 @@ def test_rank_0_says_once_for_each_place_what_and_where(rank_pool: Pools) -> Non
     assert init.startswith("ringcomm WARN [") and group.startswith("ringcomm WARN [")
     assert f"init_process_group('gloo') at {__file__}:{line + 2} makes a \"ringcomm\" group" in init
     assert f"new_group('gloo') at {__file__}:{line + 4} makes a \"ringcomm\" group" in group
+
+
+def barrier(rank: int, world: int) -> list[tuple[object, ...]]:
+    """The group's own method is watched, not run: what it does is its own tests' business."""
+    seen: list[tuple[object, ...]] = []
+    kind: Any = dist.ProcessGroup
+    real = kind.monitored_barrier
+
+    def watched(group: Any, **arguments: Any) -> None:
+        seen.append((str(dist.get_backend(group)), arguments))
+
+    kind.monitored_barrier = watched
+    try:
+        with replacing():
+            dist.init_process_group("gloo")
+            dist.monitored_barrier()
+            dist.monitored_barrier(dist.new_group(backend="cpu:gloo"), timedelta(seconds=9), True)
+    finally:
+        kind.monitored_barrier = real
+    return seen
+
+
+def test_monitored_barrier_is_not_refused_by_name(rank_pool: Pools) -> None:
+    wanted = [
+        ("ringcomm", {"wait_all_ranks": False}),
+        ("cpu:ringcomm", {"timeout": timedelta(seconds=9), "wait_all_ranks": True}),
+    ]
+    assert rank_pool(2).run(barrier) == [wanted] * 2
 
 
 def undone(rank: int, world: int) -> list[Any]:
