@@ -6,6 +6,7 @@ import importlib
 import sys
 
 COMMANDS = {
+    "run": "run a script or module that asks for gloo on ringcomm instead",
     "bench": "time collectives, check their values, compare backends",
     "verify": "prove schedules right and free of deadlock",
     "explain": "say which rule chooses which schedule for a collective, size and number of ranks",

@@ -1,12 +1,14 @@
 """Makes the name "ringcomm" known to torch.distributed; called by torch itself at the end of `import torch`.
 
 An exception here would break `import torch` for every program of the environment, so nothing is read or loaded before
-a process group asks for it, and whatever fails becomes one warning. The module stands alone so that torch's call
-works also while `import ringcomm` is what imports torch.
+a process group asks for it (but one environment variable, see `ringcomm.replace`), and whatever fails becomes one
+warning. The module stands alone so that torch's call works also while `import ringcomm` is what imports torch.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -28,8 +30,19 @@ def register() -> None:
 
         if dist.is_available() and NAME not in dist.Backend.backend_list:
             dist.Backend.register_backend(NAME, _create, extended_api=True, devices=DEVICES)
+            if "RINGCOMM_REPLACE" in os.environ:
+                _replace()
     except Exception as error:  # see the module's text
         _warn(f"ringcomm could not be registered with torch.distributed: {type(error).__name__}: {error}")
+
+
+def _replace() -> None:
+    try:
+        replace = importlib.import_module("ringcomm.replace")
+        if replace.wish(os.environ):
+            replace.install()
+    except ValueError as error:
+        _warn(f"ringcomm: {error}")
 
 
 def _create(options: Any, backend_options: Any) -> Backend | ProcessGroup:

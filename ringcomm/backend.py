@@ -51,7 +51,7 @@ def create(options: Any, backend_options: Any) -> Backend | ProcessGroup:
     Without a group_id the caller is not `init_process_group` but code that makes a group of its own beside the named
     ones, as torch's RPC does. It gets a ProcessGroup: object collectives take nothing else.
     """
-    settings = config.load(backend_options)
+    settings = config.load(_own(backend_options))
     numbers = list(options.global_ranks_in_group)  # torch leaves it empty for the default group
     made = _join(
         settings,
@@ -125,6 +125,11 @@ def _join(
         timeout=timeout,
         found=partial(_join, settings, own_store),
     )
+
+
+def _own(options: Any) -> Any:
+    """In a device map torch hands one `pg_options` to every backend; its own kinds, such as NCCL's, are not for us."""
+    return None if isinstance(options, torch._C._distributed_c10d.Backend.Options) else options
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ nearest name and what is allowed; an unknown `RINGCOMM_` variable is warned abou
 `RINGCOMM_BUILD_` or `RINGCOMM_TEST_` are left alone). `python -m ringcomm config` prints the values in effect and where
 each came from.
 
+`RINGCOMM_REPLACE` is no setting of a group; it puts ringcomm in gloo's place, see [switching on](switching.md).
+
 All ranks of a group must agree on the keys marked *agree*, on the policy and on the schedule files; a difference is an
 error when the group is made that names key and ranks.
 

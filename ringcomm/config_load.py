@@ -19,7 +19,7 @@ from ringcomm.errors import ConfigError
 from ringcomm.located import Located, from_python, read_yaml
 from ringcomm.values import show_bytes
 
-_OTHER_VARIABLES = ("RINGCOMM_CONFIG",)
+_OTHER_VARIABLES = ("RINGCOMM_CONFIG", "RINGCOMM_REPLACE")
 # Variables of the build and of the tests are not settings of a job.
 _NOT_SETTINGS = re.compile(r"RINGCOMM_(BUILD|TEST)_")
 _warned: set[str] = set()
