@@ -12,6 +12,7 @@ COMMANDS = {
     "explain": "say which rule chooses which schedule for a collective, size and number of ranks",
     "topo": "print this machine, or a job's ranks: GPUs, NICs, cores, which connection each pair would use",
     "config": "print the configuration in effect and where each value came from",
+    "dtypes": "print which element types move and which reduce op takes which",
 }
 
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ringcomm import dtype_docs
+
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (
     torch.int8,
@@ -25,9 +27,17 @@ INTEGERS = (
     torch.uint64,
 )
 REDUCIBLE = (*FLOATS, *INTEGERS, torch.bool)
+COMPLEX = (torch.complex64, torch.complex128, torch.complex32)
 MOVED_ONLY = (torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
+# Every other type that moves, but for the quantized ones, whose tensors are of another kind.
+RARE = tuple(
+    kind
+    for kind in dtype_docs.element_types()
+    if kind not in (*REDUCIBLE, *MOVED_ONLY) and not dtype_docs.name(kind).startswith("q")
+)
 FLOAT_OPS = ("sum", "avg", "product", "min", "max", "premul_sum")
 INTEGER_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+COMPLEX_OPS = ("sum", "avg", "premul_sum")
 BOOL_OPS = ("sum", "product", "min", "max", "band", "bor", "bxor")
 
 # The seams: inline payloads end at 56 bytes (14 float32), slots of the smallest configuration at 4 KiB.
@@ -37,6 +47,8 @@ SIZES = (0, 1, 7, 13, 14, 15, 1024, 4 * 1024 + 3)
 def ops_of(dtype: torch.dtype) -> tuple[str, ...]:
     if dtype in FLOATS:
         return FLOAT_OPS
+    if dtype in COMPLEX:
+        return COMPLEX_OPS
     return BOOL_OPS if dtype == torch.bool else INTEGER_OPS
 
 
@@ -53,10 +65,13 @@ def values(rank: int, seed: int, shape: tuple[int, ...], dtype: torch.dtype, op:
         return torch.from_numpy(mixed.astype(numpy_type)).reshape(shape)
     if dtype == torch.bool:
         return torch.from_numpy(mixed % np.uint64(3) == 0).reshape(shape)
-    if dtype in MOVED_ONLY:
-        parts = 2 if dtype.is_complex else 1
+    if dtype in COMPLEX:
         whole = torch.from_numpy((mixed % np.uint64(13)).astype(np.float32) - 6)
-        return (torch.complex(whole, -whole) if parts == 2 else whole).to(dtype).reshape(shape)
+        return torch.complex(whole, -whole).to(dtype).reshape(shape)
+    if dtype not in FLOATS:
+        width = dtype.itemsize  # any bits, NaNs of all kinds among them
+        bits = np.ascontiguousarray(mixed.view(np.uint8).reshape(count, 8)[:, :width]).reshape(-1)
+        return torch.from_numpy(bits).view(dtype).reshape(shape)
     small = torch.from_numpy((mixed % np.uint64(11)).astype(np.float32) - 5)
     if op == "product":
         small = torch.where(small > 0, 2.0, -1.0)
@@ -72,7 +87,15 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 def raw(tensor: Tensor) -> Tensor:
     # Copied into fresh memory: a view as bytes is refused for some strides of empty tensors.
-    return torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1)).view(torch.uint8)
+    tensor = copyable(tensor.detach())
+    return torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1)).view(torch.uint8)
+
+
+def copyable(tensor: Tensor) -> Tensor:
+    """The same memory as integers where torch cannot copy the type between all strides."""
+    if tensor.dtype not in RARE or tensor.is_complex():
+        return tensor
+    return tensor.view(torch.int16 if tensor.itemsize == 2 else torch.uint8)
 
 
 View = Callable[[Tensor], Tensor]
@@ -88,8 +111,9 @@ def layouts(shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], View]]:
     if shape:
         found["column"] = ((*shape, 3), lambda base: base[..., 1])
         found["every third"] = (last, lambda base: base[..., 1::3])
-    if len(shape) == 2:
-        found["transposed"] = (shape[::-1], lambda base: base.t())
+    if len(shape) >= 2:
+        found["transposed"] = ((*shape[:-2], shape[-1], shape[-2]), lambda base: base.transpose(-1, -2))
+        found["expanded"] = ((*shape[:-1], 1), lambda base: base.expand(shape))  # inputs only
     if len(shape) == 4:
         n, c, h, w = shape
         found["channels_last"] = ((n, h, w, c), lambda base: base.permute(0, 3, 1, 2))
@@ -104,12 +128,15 @@ class Placed:
         self.base = values(99, 7, base_shape, content.dtype)
         self.tensor = self.view(self.base)
         assert self.tensor.shape == content.shape, (layout, self.tensor.shape, content.shape)
-        self.tensor.copy_(content)
+        if layout == "expanded":
+            copyable(self.base).copy_(copyable(content)[..., :1])
+        else:
+            copyable(self.tensor).copy_(copyable(content))
         self.before = self.base.clone()
 
     def surroundings_kept(self) -> bool:
         wanted = self.before.clone()
-        self.view(wanted).copy_(self.tensor)
+        copyable(self.view(wanted)).copy_(copyable(self.tensor))
         return same_bits(self.base, wanted)
 
     def unchanged(self) -> bool:

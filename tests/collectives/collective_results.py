@@ -40,8 +40,12 @@ def tree(function: Callable[[Array, Array], Array], arrays: Sequence[Array]) -> 
 
 def fold(op: str, inputs: Sequence[Tensor], combine: Combine = reduce) -> Tensor:
     """The inputs combined from rank 0 on, or as `combine` does. 16-bit floats in float32, rounded once; integers wrap;
-    avg divides floats truly and integers towards zero; bool sum is OR, product AND."""
+    avg divides floats truly and integers towards zero; bool sum is OR, product AND; complex numbers by their parts."""
     dtype = inputs[0].dtype
+    if dtype.is_complex:
+        result = torch.empty(inputs[0].shape, dtype=dtype)
+        torch.view_as_real(result).copy_(fold(op, [torch.view_as_real(tensor) for tensor in inputs], combine))
+        return result
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     arrays = [tensor.to(wide).numpy() for tensor in inputs]
     if op == "premul_sum":
