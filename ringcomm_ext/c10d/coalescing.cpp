@@ -28,35 +28,44 @@ void Block::add(Block&& inner) {
   for (RingWorkPtr& w : inner.works) add(std::move(w));
 }
 
-void Blocks::open() {
+// Only its own thread adds and removes a stack, and only that thread looks into it: the lock is for the map. What a stack holds is let go of outside
+// of it, for releasing a tensor may take Python's lock.
+std::vector<Block>* Blocks::mine() {
   const std::lock_guard<std::mutex> hold(mutex_);
-  std::vector<Block>& mine = blocks_[std::this_thread::get_id()];
-  if (mine.size() == kDeepest) {
-    mine.erase(mine.begin());
+  const auto it = blocks_.find(std::this_thread::get_id());
+  return it == blocks_.end() ? nullptr : &it->second;
+}
+
+void Blocks::open() {
+  std::vector<Block>* stack;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    stack = &blocks_[std::this_thread::get_id()];
+  }
+  if (stack->size() == kDeepest) {
+    stack->erase(stack->begin());
     open_.fetch_sub(1, std::memory_order_relaxed);
   }
-  mine.emplace_back();
+  stack->emplace_back();
   open_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Blocks::add(const RingWorkPtr& work) {
-  const std::lock_guard<std::mutex> hold(mutex_);
-  const auto mine = blocks_.find(std::this_thread::get_id());
-  if (mine != blocks_.end()) mine->second.back().add(work);
+  if (std::vector<Block>* stack = mine()) stack->back().add(work);
 }
 
 bool Blocks::close(Block& block) {
-  const std::lock_guard<std::mutex> hold(mutex_);
-  const auto mine = blocks_.find(std::this_thread::get_id());
-  if (mine == blocks_.end()) return false;
-  std::vector<Block>& stack = mine->second;
-  block = std::move(stack.back());
-  stack.pop_back();
+  std::vector<Block>* stack = mine();
+  if (!stack) return false;
+  block = std::move(stack->back());
+  stack->pop_back();
   open_.fetch_sub(1, std::memory_order_relaxed);
-  if (stack.empty())
-    blocks_.erase(mine);
-  else
-    stack.back().add(Block(block));
+  if (!stack->empty()) {
+    stack->back().add(Block(block));
+    return true;
+  }
+  const std::lock_guard<std::mutex> hold(mutex_);
+  blocks_.erase(std::this_thread::get_id());
   return true;
 }
 

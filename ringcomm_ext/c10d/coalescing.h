@@ -71,6 +71,8 @@ class Blocks {
   static constexpr size_t kDeepest =
       32;  // blocks inside blocks; more were left by exceptions, and the oldest is dropped
 
+  std::vector<Block>* mine();
+
   std::mutex mutex_;
   std::map<std::thread::id, std::vector<Block>> blocks_;  // innermost last
   std::atomic<int> open_{0};
