@@ -29,7 +29,9 @@ class Bug(Enum):
     park_without_check = "the driver parks without looking at its duty again"
     fail_reads_flag_first = "fail() reads the flag before it stores failed, and rings only if it was up"
     fail_rings_if_flag = "fail() rings like a publisher, through the flag"
-    claim_given_back_after_look = "the poller gives the timer back only after its look, so work that came meanwhile set none"
+    claim_given_back_after_look = (
+        "the poller gives the timer back only after its look, so work that came meanwhile set none"
+    )
     claim_given_back_relaxed = "the poller gives the timer back with a relaxed store"
     claimed_before_queued = "the timer is set before the work is in the queue, so its look may come too early"
     young_work_forgotten = "the poller leaves young work alone and does not set the timer again"
