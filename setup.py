@@ -92,9 +92,10 @@ def build_extension_class(torch: Any) -> Any:
 
         def run(self) -> None:
             text = build_info(torch, self.distribution.get_version())
-            # An extension from an earlier build may be newer than all sources and yet be another torch's: link it again.
+            # One from an earlier build may be newer than all sources and yet be another torch's: it is linked again.
             info = Path(self.build_lib, "ringcomm", "_build_info.py")
-            self.force = self.force or not info.exists() or info.read_text() != text
+            if not info.exists() or info.read_text() != text:
+                self.force = True
             super().run()
             folders = [Path(self.build_lib, "ringcomm")]
             if self.inplace:

@@ -102,7 +102,7 @@ class Mailbox {
   std::vector<std::unique_ptr<Peer>> peers_;
   std::list<PostedPtr> any_;  // receives from any source, in posting order
   uint64_t order_ = 0, next_id_ = 1;
-  int scan_from_ = 0;  // any-source looks for early messages from here, behind the rank served last: fairness
+  int scan_from_ = 0;    // any-source looks for early messages from here, behind the rank served last: fairness
   bool failed_ = false;  // what is on the connections belongs to messages that are gone: nothing is read any more
 };
 

@@ -110,6 +110,15 @@ def test_without_autoload_import_ringcomm_makes_the_name_known() -> None:
     assert output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "False True"
 
 
+def test_without_autoload_torch_finds_the_name_where_it_has_a_group_of_entry_points_for_it() -> None:
+    """torch.distributed.backends is asked by init_process_group, from 2.14 on."""
+    import torch
+
+    asks = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
+    done = python(f"{GROUP}; print(d.get_backend())", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert (done.stdout.strip() == "ringcomm") == asks, done.stderr
+
+
 def test_registering_again_changes_nothing() -> None:
     code = f"import torch; from ringcomm._register import register; register(); print({KNOWN}.count('ringcomm'))"
     assert output(code, "-W", "error") == "1"

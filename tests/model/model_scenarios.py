@@ -72,8 +72,8 @@ class World:
         self.model.thread("driver", lambda: protocol.drive(lane, bugs), daemon=True)
 
     def timer(self, lane: Lane, requests: int, bugs: Bugs, ages: bool = True) -> poller.Timer:
-        """The poller and its timer, which was set for other work that is over by now. `ages`: what is issued is young at
-        first and grows old some time later; else it is old at once."""
+        """The poller and its timer, which was set for other work that is over by now. `ages`: what is issued is young
+        at first and grows old some time later; else it is old at once."""
         cell = self.model.cell
         timer = poller.Timer(cell("timer.claimed", 1), cell("timer.word"))
         if ages:
