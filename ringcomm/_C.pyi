@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 
 class Seed:
@@ -57,5 +58,11 @@ def check_program(arg0: np.ndarray[Any, np.dtype[np.int32]], /) -> str:
 
 def memory_used() -> int:
     """Bytes of shared memory this process has committed."""
+
+def moves(dtype: torch.dtype) -> bool:
+    """Whether tensors of this type can be moved between ranks."""
+
+def reduce_ops(dtype: torch.dtype) -> list[str]:
+    """The reduce ops that are defined for this type: some of sum, avg, premul_sum, product, min, max, band, bor, bxor."""
 
 def reduce_isa() -> str: ...

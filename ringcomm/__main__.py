@@ -10,6 +10,7 @@ COMMANDS = {
     "verify": "prove schedules right and free of deadlock",
     "explain": "say which rule chooses which schedule for a collective, size and number of ranks",
     "config": "print the configuration in effect and where each value came from",
+    "dtypes": "print which element types move and which reduce op takes which",
 }
 
 

@@ -166,5 +166,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("layout_numbers", &layout_numbers);
   m.def("check_program", &check_program);
   m.def("memory_used", [] { return process_engine() ? process_engine()->budget().used() : 0; });
+  m.def("moves", &moves, py::arg("dtype"));
+  m.def("reduce_ops", &reduce_ops, py::arg("dtype"));
   m.def("reduce_isa", [] { return std::string(reduce_isa()); });
 }

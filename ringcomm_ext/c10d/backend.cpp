@@ -108,7 +108,7 @@ void Backend::check_root(int64_t root, const char* what) const {
 void Backend::add_all_reduce(Launch& l, const at::Tensor& given, const c10d::ReduceOp& op) const {
   check_tensor(given, "all_reduce", "tensor");
   const at::Tensor out = real_view(l.staged.flat(given, true, "all_reduce"), op);
-  Call call = make_call(Collective::all_reduce, out, reduce_op_of(op, out, "all_reduce"));
+  Call call = make_call(Collective::all_reduce, out, reduce_op_of(op, given, "all_reduce"));
   const at::Tensor in = premultiply(op, out);
   call.in = {chunk_of(in)};
   call.out = {chunk_of(out)};
@@ -155,7 +155,7 @@ intrusive_ptr<Work> Backend::reduce(std::vector<at::Tensor>& tensors, const c10d
   Launch l = prepare(OpType::REDUCE, "ringcomm:reduce", tensors, tensors, opts.timeout, opts.asyncOp);
   const bool root = opts.rootRank == getRank();
   const at::Tensor out = real_view(root ? l.staged.flat(tensor, true, "reduce") : flat_input(tensor), opts.reduceOp);
-  Call call = make_call(Collective::reduce, out, reduce_op_of(opts.reduceOp, out, "reduce"), opts.rootRank);
+  Call call = make_call(Collective::reduce, out, reduce_op_of(opts.reduceOp, tensor, "reduce"), opts.rootRank);
   const at::Tensor in = premultiply(opts.reduceOp, out);
   call.in = {chunk_of(in)};
   if (root) call.out = {chunk_of(out)};
@@ -271,7 +271,7 @@ void Backend::add_reduce_scatter(Launch& l, const at::Tensor& given, const std::
                     given.numel(), " elements, but input ", getRank(), " (this rank's) has ",
                     inputs[getRank()].numel());
   const at::Tensor out = real_view(l.staged.flat(given, false, "reduce_scatter"), op);
-  Call call = make_call(Collective::reduce_scatter, out, reduce_op_of(op, out, "reduce_scatter"));
+  Call call = make_call(Collective::reduce_scatter, out, reduce_op_of(op, given, "reduce_scatter"));
   for (const at::Tensor& i : inputs) {
     check_same_type(i, given, "reduce_scatter", "an input");
     l.keep.push_back(premultiply(op, real_view(flat_input(i), op)));
@@ -291,7 +291,7 @@ void Backend::add_reduce_scatter(Launch& l, const at::Tensor& given, const at::T
                     "ringcomm: reduce_scatter_tensor: the input must have ", getSize(), " x ", given.numel(),
                     " elements (ranks x output), it has ", given_input.numel());
   const at::Tensor out = real_view(l.staged.flat(given, false, "reduce_scatter_tensor"), op);
-  Call call = make_call(Collective::reduce_scatter, out, reduce_op_of(op, out, "reduce_scatter_tensor"));
+  Call call = make_call(Collective::reduce_scatter, out, reduce_op_of(op, given, "reduce_scatter_tensor"));
   const at::Tensor in = premultiply(op, real_view(flat_input(given_input), op));
   call.in = parts(in, getSize());
   call.out = {chunk_of(out)};

@@ -1,4 +1,4 @@
-// Between torch's tensors and operators and the core's: element types, reduce ops, flat memory. Throws torch's exceptions on a caller's mistake.
+// Between torch's tensors and the core's flat memory (c10d/dtypes.h has the element types). Throws torch's exceptions on a caller's mistake.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,15 +7,11 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
+#include "c10d/dtypes.h"
 #include "core/interpreter.h"
 
 namespace ringcomm {
 
-DType dtype_of(at::ScalarType type);  // DType::other where the core only moves bytes
-
-// The core's operator, after checking that it makes sense for the type. `what`: the operation's name, for the message. PREMUL_SUM gives sum:
-// the factor is the caller's to apply (see premultiply).
-ReduceOp reduce_op_of(const c10d::ReduceOp& op, const at::Tensor& tensor, const char* what);
 // input * factor for PREMUL_SUM, else the input itself.
 at::Tensor premultiply(const c10d::ReduceOp& op, const at::Tensor& input);
 
@@ -32,7 +28,7 @@ Chunk chunk_of(const at::Tensor& flat);
 class Outputs {
  public:
   // `keep_values`: the stand-in starts with the tensor's values (in-place operations). Throws where elements of the tensor share memory.
-  at::Tensor flat(const at::Tensor& tensor, bool keep_values, const char* what);
+  at::Tensor flat(const at::Tensor& given, bool keep_values, const char* what);
   bool needs_copy_back() const { return !staged_.empty(); }
   void copy_back() const;
 

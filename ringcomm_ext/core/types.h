@@ -25,7 +25,8 @@ enum class Collective : int32_t {
 };
 inline constexpr int kCollectives = 11;
 
-// Element types a reduction knows. `other` moves as bytes: its size travels in the call.
+// Element types. A reduction knows those before `other`; the rest only move, and have names so that ranks that disagree
+// are told apart. `other` is any further type: it moves as bytes, its size travels in the call.
 enum class DType : uint8_t {
   uint8 = 0,
   int8 = 1,
@@ -41,6 +42,18 @@ enum class DType : uint8_t {
   float64 = 11,
   boolean = 12,
   other = 13,
+  complex32 = 14,
+  complex64 = 15,
+  complex128 = 16,
+  float8_e4m3fn = 17,
+  float8_e5m2 = 18,
+  float8_e4m3fnuz = 19,
+  float8_e5m2fnuz = 20,
+  float8_e8m0fnu = 21,
+  float4_e2m1fn_x2 = 22,
+  quint8 = 23,
+  qint8 = 24,
+  qint32 = 25,
 };
 inline constexpr int kReducibleDTypes = 13;
 

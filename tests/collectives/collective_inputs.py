@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ringcomm import dtype_docs
+
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = (
     torch.int8,
@@ -25,9 +27,17 @@ INTEGERS = (
     torch.uint64,
 )
 REDUCIBLE = (*FLOATS, *INTEGERS, torch.bool)
+COMPLEX = (torch.complex64, torch.complex128, torch.complex32)
 MOVED_ONLY = (torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2)
+# Every other type that moves, but for the quantized ones, whose tensors are of another kind.
+RARE = tuple(
+    kind
+    for kind in dtype_docs.element_types()
+    if kind not in (*REDUCIBLE, *MOVED_ONLY) and not dtype_docs.name(kind).startswith("q")
+)
 FLOAT_OPS = ("sum", "avg", "product", "min", "max", "premul_sum")
 INTEGER_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
+COMPLEX_OPS = ("sum", "avg", "premul_sum")
 BOOL_OPS = ("sum", "product", "min", "max", "band", "bor", "bxor")
 
 # The seams: inline payloads end at 56 bytes (14 float32), slots of the smallest configuration at 4 KiB.
@@ -37,6 +47,8 @@ SIZES = (0, 1, 7, 13, 14, 15, 1024, 4 * 1024 + 3)
 def ops_of(dtype: torch.dtype) -> tuple[str, ...]:
     if dtype in FLOATS:
         return FLOAT_OPS
+    if dtype in COMPLEX:
+        return COMPLEX_OPS
     return BOOL_OPS if dtype == torch.bool else INTEGER_OPS
 
 
@@ -53,10 +65,13 @@ def values(rank: int, seed: int, shape: tuple[int, ...], dtype: torch.dtype, op:
         return torch.from_numpy(mixed.astype(numpy_type)).reshape(shape)
     if dtype == torch.bool:
         return torch.from_numpy(mixed % np.uint64(3) == 0).reshape(shape)
-    if dtype in MOVED_ONLY:
-        parts = 2 if dtype.is_complex else 1
+    if dtype in COMPLEX:
         whole = torch.from_numpy((mixed % np.uint64(13)).astype(np.float32) - 6)
-        return (torch.complex(whole, -whole) if parts == 2 else whole).to(dtype).reshape(shape)
+        return torch.complex(whole, -whole).to(dtype).reshape(shape)
+    if dtype not in FLOATS:
+        width = dtype.itemsize  # any bits, NaNs of all kinds among them
+        bits = np.ascontiguousarray(mixed.view(np.uint8).reshape(count, 8)[:, :width]).reshape(-1)
+        return torch.from_numpy(bits).view(dtype).reshape(shape)
     small = torch.from_numpy((mixed % np.uint64(11)).astype(np.float32) - 5)
     if op == "product":
         small = torch.where(small > 0, 2.0, -1.0)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from collective_inputs import Placed, same_bits, values
+from collective_inputs import COMPLEX, REDUCIBLE, Placed, raw, same_bits, values
 from collective_results import PREMUL_FACTOR, fold
 
 Check = tuple[str, Tensor, Tensor]
@@ -267,4 +267,5 @@ def run_cases(rank: int, world: int, cases: Sequence[Case], group: Any = None) -
 
 def _start(tensor: Tensor) -> str:
     flat = tensor.reshape(-1)
-    return f"{tuple(tensor.shape)} {flat[:6].tolist()}{'...' if flat.numel() > 6 else ''}"
+    shown = flat[:6] if tensor.dtype in (*REDUCIBLE, *COMPLEX) else raw(flat[:6])  # not all types can be printed
+    return f"{tuple(tensor.shape)} {shown.tolist()}{'...' if flat.numel() > 6 else ''}"

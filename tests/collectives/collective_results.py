@@ -29,8 +29,10 @@ _FOLD: dict[str, Callable[[Array, Array], Array]] = {
 
 def fold(op: str, inputs: Sequence[Tensor]) -> Tensor:
     """The inputs combined from rank 0 on. 16-bit floats in float32, rounded once; integers wrap; avg divides floats
-    truly and integers towards zero; bool sum is OR, product AND."""
+    truly and integers towards zero; bool sum is OR, product AND; complex numbers by their parts."""
     dtype = inputs[0].dtype
+    if dtype.is_complex:
+        return torch.view_as_complex(fold(op, [torch.view_as_real(tensor) for tensor in inputs]))
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     arrays = [tensor.to(wide).numpy() for tensor in inputs]
     if op == "premul_sum":

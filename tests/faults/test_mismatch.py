@@ -45,6 +45,11 @@ CASES: dict[str, tuple[Calls, Calls, tuple[str, str]]] = {
         [lambda: dist.all_reduce(numbers(4, torch.int32))],
         ("float32", "int32"),
     ),
+    "kinds of 8-bit floats": (
+        [lambda: dist.broadcast(numbers(4, torch.float8_e5m2), 0)],
+        [lambda: dist.broadcast(numbers(4, torch.float8_e4m3fn), 0)],
+        ("float8_e5m2", "float8_e4m3fn"),
+    ),
     "reduce op": (
         [lambda: dist.all_reduce(numbers(4))],
         [lambda: dist.all_reduce(numbers(4), dist.ReduceOp.MAX)],

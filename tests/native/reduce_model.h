@@ -174,7 +174,7 @@ inline void reduce(DType dtype, ReduceOp op, void* out, const std::vector<const 
         element<uint8_t>(out, src, i, [&](const std::vector<uint8_t>& x) { return fold_bool(op, x); });
       }
       return;
-    case DType::other:
+    default:  // only moves
       return;
   }
 }
