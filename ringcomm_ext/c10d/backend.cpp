@@ -140,7 +140,7 @@ intrusive_ptr<Work> Backend::broadcast(std::vector<at::Tensor>& tensors, const c
   Launch l = prepare(OpType::BROADCAST, "ringcomm:broadcast", tensors, tensors, opts.timeout, opts.asyncOp);
   const bool root = opts.rootRank == getRank();
   const at::Tensor flat = root ? flat_input(tensor) : l.staged.flat(tensor, false, "broadcast");
-  Call call = make_call(Collective::broadcast, flat, ReduceOp::none, opts.rootRank);
+  Call call = make_call(Collective::broadcast, tensor, ReduceOp::none, opts.rootRank);
   call.in = call.out = {chunk_of(flat)};
   call.bytes = flat.nbytes();
   l.keep = {flat};

@@ -87,7 +87,15 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 def raw(tensor: Tensor) -> Tensor:
     # Copied into fresh memory: a view as bytes is refused for some strides of empty tensors.
-    return torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.detach().reshape(-1)).view(torch.uint8)
+    tensor = copyable(tensor.detach())
+    return torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1)).view(torch.uint8)
+
+
+def copyable(tensor: Tensor) -> Tensor:
+    """The same memory as integers where torch cannot copy the type between all strides."""
+    if tensor.dtype not in RARE or tensor.is_complex():
+        return tensor
+    return tensor.view(torch.int16 if tensor.itemsize == 2 else torch.uint8)
 
 
 View = Callable[[Tensor], Tensor]
@@ -103,8 +111,9 @@ def layouts(shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], View]]:
     if shape:
         found["column"] = ((*shape, 3), lambda base: base[..., 1])
         found["every third"] = (last, lambda base: base[..., 1::3])
-    if len(shape) == 2:
-        found["transposed"] = (shape[::-1], lambda base: base.t())
+    if len(shape) >= 2:
+        found["transposed"] = ((*shape[:-2], shape[-1], shape[-2]), lambda base: base.transpose(-1, -2))
+        found["expanded"] = ((*shape[:-1], 1), lambda base: base.expand(shape))  # inputs only
     if len(shape) == 4:
         n, c, h, w = shape
         found["channels_last"] = ((n, h, w, c), lambda base: base.permute(0, 3, 1, 2))
@@ -119,12 +128,15 @@ class Placed:
         self.base = values(99, 7, base_shape, content.dtype)
         self.tensor = self.view(self.base)
         assert self.tensor.shape == content.shape, (layout, self.tensor.shape, content.shape)
-        self.tensor.copy_(content)
+        if layout == "expanded":
+            copyable(self.base).copy_(copyable(content)[..., :1])
+        else:
+            copyable(self.tensor).copy_(copyable(content))
         self.before = self.base.clone()
 
     def surroundings_kept(self) -> bool:
         wanted = self.before.clone()
-        self.view(wanted).copy_(self.tensor)
+        copyable(self.view(wanted)).copy_(copyable(self.tensor))
         return same_bits(self.base, wanted)
 
     def unchanged(self) -> bool:

@@ -53,7 +53,8 @@ class Call:
 
     def take(self, content: Tensor) -> Tensor:
         """A tensor that the call writes; `content` is what it holds before."""
-        self.outputs.append(Placed(content, self.layout_for(content)))
+        layout = self.layout_for(content)
+        self.outputs.append(Placed(content, "contiguous" if layout == "expanded" else layout))
         return self.outputs[-1].tensor
 
     def blank(self, shape: tuple[int, ...]) -> Tensor:
@@ -62,7 +63,9 @@ class Call:
     def of(self, rank: int, part: int = 0, shape: tuple[int, ...] | None = None) -> Tensor:
         """What `rank` contributes (its `part`-th tensor)."""
         case = self.case
-        return values(rank, case.seed * 16 + part, case.shape if shape is None else shape, case.dtype, case.op)
+        wanted = case.shape if shape is None else shape
+        own = (*wanted[:-1], 1) if wanted and case.layout == "expanded" else wanted
+        return values(rank, case.seed * 16 + part, own, case.dtype, case.op).expand(wanted)
 
     def all(self, part: int = 0, shape: tuple[int, ...] | None = None) -> list[Tensor]:
         return [self.of(rank, part, shape) for rank in range(self.ranks)]
@@ -243,13 +246,19 @@ OPERATIONS = REDUCING | MOVING
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
-def run_cases(rank: int, world: int, cases: Sequence[Case], group: Any = None) -> list[str]:
-    """A rank function: runs the cases in order and returns what was wrong, as sentences; empty if nothing was."""
+def run_cases(
+    rank: int, world: int, cases: Sequence[Case], group: Any = None, spoil: Callable[[Call], None] | None = None
+) -> list[str]:
+    """A rank function: runs the cases in order and returns what was wrong, as sentences; empty if nothing was.
+
+    spoil: called after each operation and before the results are looked at; for proving that they are."""
     wrong: list[str] = []
     for case in cases:
         call = Call(case, dist.get_rank(group), dist.get_world_size(group), group)
         try:
-            for what, got, wanted in OPERATIONS[case.operation](call):
+            for number, (what, got, wanted) in enumerate(OPERATIONS[case.operation](call)):
+                if spoil is not None and number == 0:
+                    spoil(call)
                 if not same_bits(got, wanted):
                     wrong.append(f"rank {call.rank}: {case}: {what} is {_start(got)}, should be {_start(wanted)}")
         except Exception as error:

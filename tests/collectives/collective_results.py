@@ -32,7 +32,9 @@ def fold(op: str, inputs: Sequence[Tensor]) -> Tensor:
     truly and integers towards zero; bool sum is OR, product AND; complex numbers by their parts."""
     dtype = inputs[0].dtype
     if dtype.is_complex:
-        return torch.view_as_complex(fold(op, [torch.view_as_real(tensor) for tensor in inputs]))
+        result = torch.empty(inputs[0].shape, dtype=dtype)
+        torch.view_as_real(result).copy_(fold(op, [torch.view_as_real(tensor) for tensor in inputs]))
+        return result
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     arrays = [tensor.to(wide).numpy() for tensor in inputs]
     if op == "premul_sum":

@@ -266,6 +266,11 @@ def sub_byte_stubs(rank: int, world: int) -> list[str]:
         dist.broadcast(tensor.view(torch.int4)[::stride], 0)
         if not torch.equal(tensor[::stride], sent[::stride]):
             wrong.append(f"rank {rank}: stride {stride}: {tensor}")
+    # The ranks' strides may differ; their type is still the same one.
+    tensor = sent[:3].clone() if rank == 0 else torch.zeros(9, dtype=torch.uint8)
+    dist.broadcast(tensor.view(torch.int4) if rank == 0 else tensor.view(torch.int4)[::3], 0)
+    if rank > 0 and not torch.equal(tensor[::3], sent[:3]):
+        wrong.append(f"rank {rank}: flat to strided: {tensor}")
     return wrong
 
 
