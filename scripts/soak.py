@@ -25,6 +25,8 @@ from soak_rank import TIMEOUT, Report, soak_round, touch_everything  # noqa: E40
 # What may lie between the medians of the second and the last quarter of a run.
 TOLERANCE = {"descriptors": 2, "threads": 2, "mappings": 2, "segment KiB": 1024, "private KiB": 8 * 1024}
 PER_GROUP = 4  # KiB of private memory that torch may keep of each group made between the two
+# The C library's allocator by itself keeps what threads have freed, tens of MiB for each of its arenas.
+FRUGAL = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
 FEWEST = 8  # rounds; below that nothing is said about growth
 
 
@@ -58,7 +60,7 @@ class Soak:
         self.wrong: list[str] = []
 
     def run(self) -> None:
-        with RankPool(self.args.ranks, backend="ringcomm", timeout=TIMEOUT) as pool:
+        with RankPool(self.args.ranks, backend="ringcomm", env=dict(FRUGAL), timeout=TIMEOUT) as pool:
             pool.run(touch_everything, timeout=2 * TIMEOUT.total_seconds())
             while not self.wrong and not self.over():
                 number = self.args.first_round + self.rounds

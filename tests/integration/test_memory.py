@@ -5,28 +5,20 @@ Counted as the resident size of this process's mappings of our memfds (smaps), a
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.distributed as dist
 
 import ringcomm  # noqa: F401  (in a checkout that is not installed nobody else makes the name known)
+from process_usage import our_segments
 from ranks import run_ranks
 
 MIB = 1 << 20
-NAME = "memfd:ringcomm"
 
 
 def resident() -> int:
     """Bytes of our segments in this process's page tables."""
-    total, ours = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(" ", 1)[0]:
-            ours = NAME in line
-        elif ours and line.startswith("Rss:"):
-            total += int(line.split()[1]) * 1024
-    return total
+    return our_segments()[1]
 
 
 def every_operation(group: dist.ProcessGroup | None, count: int) -> None:
