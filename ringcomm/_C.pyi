@@ -63,6 +63,6 @@ def moves(dtype: torch.dtype) -> bool:
     """Whether tensors of this type can be moved between ranks."""
 
 def reduce_ops(dtype: torch.dtype) -> list[str]:
-    """The reduce ops that are defined for this type: some of sum, avg, premul_sum, product, min, max, band, bor, bxor."""
+    """The reduce ops defined for this type: some of sum, avg, premul_sum, product, min, max, band, bor, bxor."""
 
 def reduce_isa() -> str: ...

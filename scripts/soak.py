@@ -1,6 +1,6 @@
 """Runs rounds of scripts/soak_rank.py on a pool of ranks until the time is up; judges values and growth.
 
-    scripts/soak.py [--minutes 20] [--ranks 6] [--seed N] [--first-round N] [--rounds N] [--json FILE]
+scripts/soak.py [--minutes 20] [--ranks 6] [--seed N] [--first-round N] [--rounds N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Soak:
         self.usages.append([report.usage for report in reports])
 
     def growth(self) -> dict[str, dict[str, int]]:
-        """For each quantity: medians of the second and the last quarter on the rank that grew most, and what is allowed."""
+        """Per quantity: medians of the second and the last quarter on the rank that grew most, and what is allowed."""
         quarter = len(self.usages) // 4
         if len(self.usages) < FEWEST:
             return {}
@@ -128,9 +128,10 @@ class Soak:
 
 
 def text(summary: dict[str, Any]) -> str:
+    s = summary
     lines = [
-        f"soak: {summary['seconds']:.0f} s, seed {summary['seed']}, {summary['ranks']} ranks on {summary['cores']} cores",
-        f"  {summary['rounds']} rounds, {summary['calls']} checked calls, {summary['groups']} groups (both summed over ranks)",
+        f"soak: {s['seconds']:.0f} s, seed {s['seed']}, {s['ranks']} ranks on {s['cores']} cores",
+        f"  {s['rounds']} rounds, {s['calls']} checked calls, {s['groups']} groups (both summed over ranks)",
     ]
     for what, g in summary["growth"].items():
         lines.append(f"  {what:<12} {g['before']} -> {g['after']} (may grow by {g['allowed growth']})")

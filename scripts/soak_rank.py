@@ -73,7 +73,7 @@ def make_groups(dice: random.Random, world: int) -> list[Any]:
 
 
 def use_from_threads(sets: Sequence[list[Any]], seeds: Sequence[str], report: Report) -> None:
-    """A thread for each set of groups. The order of calls within a set is the same on all ranks, between sets it is not."""
+    """A thread for each set of groups. The order of calls within a set is the same on all ranks, not between sets."""
     failures: list[BaseException] = []
     lock = threading.Lock()
 

@@ -11,7 +11,7 @@ SEGMENT = "memfd:ringcomm"
 
 
 def usage() -> dict[str, int]:
-    """descriptors, threads, mappings of our segments; and resident, in KiB: all, private (heap, stacks), our segments."""
+    """descriptors, threads, mappings of our segments; resident, in KiB: all, private (heap, stacks), our segments."""
     mappings, segments = our_segments()
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {

@@ -24,7 +24,7 @@ from typing import Any
 import rank_worker
 from rank_worker import Call, Outcome
 
-# Read once, when torch, OpenMP or the C library is loaded: a process that already has torch cannot be given another value.
+# Read once, when torch, OpenMP or the C library is loaded: a process that has them cannot be given another value.
 READ_AT_IMPORT = ("TORCH_", "OMP_", "MKL_", "LD_", "PYTHON", "MALLOC_")
 GRACE = 5.0  # seconds the other ranks get to report after the first failure; guessed, enough to format a traceback
 

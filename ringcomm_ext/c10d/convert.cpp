@@ -48,8 +48,8 @@ Chunk chunk_of(const at::Tensor& flat) {
 
 at::Tensor Outputs::flat(const at::Tensor& given, bool keep_values, const char* what) {
   if (is_flat(given)) return given;
-  TORCH_CHECK_VALUE(at::has_internal_overlap(given) != at::MemOverlap::Yes, "ringcomm: ", what,
-                    ": an output of sizes ", given.sizes(), " and strides ", given.strides(),
+  TORCH_CHECK_VALUE(at::has_internal_overlap(given) != at::MemOverlap::Yes, "ringcomm: ", what, ": an output of sizes ",
+                    given.sizes(), " and strides ", given.strides(),
                     " has elements that share memory (an expanded tensor); what a call writes must be memory of its "
                     "own: clone() it first");
   const at::AutoDispatchBelowADInplaceOrView below;

@@ -12,7 +12,7 @@
 
 namespace ringcomm {
 
-DType dtype_of(at::ScalarType type);         // DType::other for types without a name in the core
+DType dtype_of(at::ScalarType type);          // DType::other for types without a name in the core
 std::string dtype_name(at::ScalarType type);  // "torch.float32", as users write it
 
 // False where elements share a byte (torch.quint4x2): the count of elements then does not say how many bytes there are.

@@ -7,25 +7,12 @@
 
 namespace {
 
-constexpr const char* kOperators[] = {"broadcast_",
-                                      "allgather_",
-                                      "_allgather_base_",
-                                      "allgather_coalesced_",
-                                      "allgather_into_tensor_coalesced_",
-                                      "gather_",
-                                      "scatter_",
-                                      "alltoall_",
-                                      "alltoall_base_",
-                                      "send",
-                                      "recv_",
-                                      "recv_any_source_",
+constexpr const char* kOperators[] = {"broadcast_", "allgather_", "_allgather_base_", "allgather_coalesced_",
+                                      "allgather_into_tensor_coalesced_", "gather_", "scatter_", "alltoall_",
+                                      "alltoall_base_", "send", "recv_", "recv_any_source_",
                                       // Refused by the backend, in words that name the operator and the type:
-                                      "allreduce_",
-                                      "allreduce_coalesced_",
-                                      "reduce_",
-                                      "reduce_scatter_",
-                                      "_reduce_scatter_base_",
-                                      "reduce_scatter_tensor_coalesced_"};
+                                      "allreduce_", "allreduce_coalesced_", "reduce_", "reduce_scatter_",
+                                      "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_"};
 
 void as_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);

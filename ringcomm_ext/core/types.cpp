@@ -36,13 +36,32 @@ const char* name(Collective c) {
 }
 
 const char* name(DType t) {
-  static const char* const names[] = {"uint8",           "int8",
-    "int16",           "int32",           "int64",
-                                      "uint16", "uint32",
-                                      "uint64", "float16", "bfloat16", "float32", "float64", "bool",   "other",
-                                      "complex32", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
-                                      "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
-                                      "quint8", "qint8", "qint32"};
+  static const char* const names[] = {"uint8",
+                                      "int8",
+                                      "int16",
+                                      "int32",
+                                      "int64",
+                                      "uint16",
+                                      "uint32",
+                                      "uint64",
+                                      "float16",
+                                      "bfloat16",
+                                      "float32",
+                                      "float64",
+                                      "bool",
+                                      "other",
+                                      "complex32",
+                                      "complex64",
+                                      "complex128",
+                                      "float8_e4m3fn",
+                                      "float8_e5m2",
+                                      "float8_e4m3fnuz",
+                                      "float8_e5m2fnuz",
+                                      "float8_e8m0fnu",
+                                      "float4_e2m1fn_x2",
+                                      "quint8",
+                                      "qint8",
+                                      "qint32"};
   const auto i = static_cast<unsigned>(t);
   return i < sizeof(names) / sizeof(*names) ? names[i] : "?";
 }

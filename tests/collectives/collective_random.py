@@ -1,4 +1,4 @@
-"""Random calls that every rank of a group can draw alike: any operation after any other, schedules mixed, some pending."""
+"""Random calls that all ranks of a group draw alike: any operation after any other, schedules mixed, some pending."""
 
 from __future__ import annotations
 

@@ -36,9 +36,15 @@ def all_reduce(op: Any, tensor: torch.Tensor) -> None:
 OP = dist.ReduceOp
 # name: (the mistake, words that the error must have)
 MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
-    "bitwise op on floats": (lambda: all_reduce(OP.BAND, torch.ones(2)), ("all_reduce", "band", "torch.float32", "sum")),
+    "bitwise op on floats": (
+        lambda: all_reduce(OP.BAND, torch.ones(2)),
+        ("all_reduce", "band", "torch.float32", "sum"),
+    ),
     "average of bools": (lambda: all_reduce(OP.AVG, torch.ones(2, dtype=torch.bool)), ("avg", "torch.bool", "bor")),
-    "sum of float8": (lambda: all_reduce(OP.SUM, torch.ones(2).to(torch.float8_e5m2)), ("sum", "torch.float8_e5m2", "moved")),
+    "sum of float8": (
+        lambda: all_reduce(OP.SUM, torch.ones(2).to(torch.float8_e5m2)),
+        ("sum", "torch.float8_e5m2", "moved"),
+    ),
     "factor on integers": (
         lambda: all_reduce(dist._make_nccl_premul_sum(0.5), torch.ones(2, dtype=I8)),
         ("premul_sum", "torch.int8", "allowed"),

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from collective_checks import Pools, nothing_wrong
 from collective_inputs import COMPLEX, MOVED_ONLY, RARE, REDUCIBLE, ops_of
-from collective_operations import MOVING, OPERATIONS, REDUCING, Call, Case, run_cases
+from collective_operations import MOVING, OPERATIONS, Call, Case, run_cases
 from ranks import run_ranks
 
 MANY = 1 << 20

@@ -62,8 +62,8 @@ def specials(dtype: torch.dtype) -> Tensor:
         pairs = [0.0, 1.5, subnormal, info.max, float("inf"), 3.0]
         return torch.tensor([*pairs, *(-x for x in pairs), float("nan")], dtype=dtype)
     if dtype in INTEGERS:
-        info = torch.iinfo(dtype)
-        ends = [0, 1, 2, 3, 7, info.max // 2, info.max - 1, info.max, info.min, info.min + 1, info.min + 6]
+        least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        ends = [0, 1, 2, 3, 7, most // 2, most - 1, most, least, least + 1, least + 6]
         return torch.tensor(ends, dtype=dtype)
     return torch.tensor([False, True])
 
@@ -215,10 +215,12 @@ def each_refusal(rank: int, world: int, table: list[tuple[torch.dtype, str]]) ->
     backend: Any = dist.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
     wrong = []
     for dtype, op in table:
-        kinds = [dist.AllreduceOptions(), dist.ReduceOptions(), dist.ReduceScatterOptions()]
+        kinds: list[Any] = [dist.AllreduceOptions(), dist.ReduceOptions(), dist.ReduceScatterOptions()]
         for options in kinds:
             options.reduceOp = (
-                dist._make_nccl_premul_sum(FACTOR) if op == "premul_sum" else dist.ReduceOp(getattr(dist.ReduceOp, op.upper()))
+                dist._make_nccl_premul_sum(FACTOR)
+                if op == "premul_sum"
+                else dist.ReduceOp(getattr(dist.ReduceOp, op.upper()))
             )
         one = tensor_of(dtype)
         calls: dict[str, Callable[[], Any]] = {
@@ -229,7 +231,9 @@ def each_refusal(rank: int, world: int, table: list[tuple[torch.dtype, str]]) ->
         for name, call in calls.items():
             text = refusal(call)
             packed = not _load.extension().moves(dtype)  # refused as a tensor, whatever the op
-            if not all(word in text for word in ("ringcomm", name, str(dtype), "share a byte" if packed else f" {op} ")):
+            if not all(
+                word in text for word in ("ringcomm", name, str(dtype), "share a byte" if packed else f" {op} ")
+            ):
                 wrong.append(f"rank {rank}: {name} {op} of {dtype}: {text}")
     after = torch.ones(3)
     dist.all_reduce(after)
@@ -259,16 +263,16 @@ def test_rare_types_move_bit_by_bit(rank_pool: Pools, operation: str) -> None:
 
 def sub_byte_stubs(rank: int, world: int) -> list[str]:
     """torch cannot copy int4 tensors itself; as bytes they move all the same, strided too."""
-    sent = values(0, 1, (9,), torch.uint8)
+    sent, int4 = values(0, 1, (9,), torch.uint8), vars(torch)["int4"]
     wrong = []
     for stride in (1, 3):
         tensor = sent.clone() if rank == 0 else torch.zeros(9, dtype=torch.uint8)
-        dist.broadcast(tensor.view(torch.int4)[::stride], 0)
+        dist.broadcast(tensor.view(int4)[::stride], 0)
         if not torch.equal(tensor[::stride], sent[::stride]):
             wrong.append(f"rank {rank}: stride {stride}: {tensor}")
     # The ranks' strides may differ; their type is still the same one.
     tensor = sent[:3].clone() if rank == 0 else torch.zeros(9, dtype=torch.uint8)
-    dist.broadcast(tensor.view(torch.int4) if rank == 0 else tensor.view(torch.int4)[::3], 0)
+    dist.broadcast(tensor.view(int4) if rank == 0 else tensor.view(int4)[::3], 0)
     if rank > 0 and not torch.equal(tensor[::3], sent[:3]):
         wrong.append(f"rank {rank}: flat to strided: {tensor}")
     return wrong

@@ -1,10 +1,11 @@
-"""Groups that come again: re-init in one process, the creator called with a bare store, threads on one group, workers."""
+"""Groups that come again: re-init in one process, the creator with a bare store, threads on one group, workers."""
 
 from __future__ import annotations
 
 import os
 import threading
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_a_process_may_init_and_destroy_again_and_again(rounds: int) -> None:
 
 
 def backend_on(store: Any, rank: int, world: int) -> Any:
-    """As libraries do that keep process groups of their own: the creator that torch has, no group name, no global ranks."""
+    """As libraries with their own process groups do: the creator that torch has, no group name, no global ranks."""
     from torch.distributed.distributed_c10d import Backend, _DistributedBackendOptions
 
     options = _DistributedBackendOptions()
@@ -55,10 +56,11 @@ def backend_on(store: Any, rank: int, world: int) -> Any:
 
 
 def bare_stores(rank: int, world: int, rounds: int) -> tuple[list[float], dict[str, int], dict[str, int]]:
-    """A new quorum each round, on the same store; the last backend is still there when the next one is made. Every other
-    one is aborted instead of shut down, as after a failure."""
+    """A new quorum each round, on the same store; the last backend is still there when the next one is made. Every
+    other one is aborted before it is shut down, as after a failure."""
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, False)
-    values, last = [], None
+    values: list[float] = []
+    last: Any = None
     for i in range(rounds + 10):
         backend = backend_on(dist.PrefixStore("quorum", store), rank, world)
         tensor = torch.ones(3000)
@@ -91,13 +93,16 @@ def one_group_from_threads(rank: int, world: int, threads: int, calls: int) -> l
     turn, turns = 0, threading.Condition()
     wrong: list[str] = []
 
+    def is_turn_of(number: int) -> bool:
+        return turn == number
+
     def use(thread: int) -> None:
         nonlocal turn
         for call in range(calls):
             number = call * threads + thread
             tensor = torch.full((1 + 3000 * (number % 3),), float(number + rank))
             with turns:
-                turns.wait_for(lambda: turn == number)
+                turns.wait_for(partial(is_turn_of, number))
                 work = dist.all_reduce(tensor, async_op=True)
                 turn += 1
                 turns.notify_all()
