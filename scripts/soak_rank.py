@@ -9,14 +9,13 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from collective_operations import MOVING, Case, run_cases
 from collective_random import irecv, isend, random_config, random_sequence
 from process_usage import give_back_free_memory, usage
 
@@ -53,12 +52,19 @@ def soak_round(rank: int, world: int, seed: int, number: int) -> Report:
 
 def touch_everything(rank: int, world: int) -> None:
     """Uses all the memory that the default group may ever take, so that what grows afterwards is growth."""
-    cases = [Case(operation, shape=(1 << 20,)) for operation in ("all_reduce", "broadcast", "reduce")]
-    cases += [Case(operation, shape=(1 << 18,)) for operation in MOVING]
-    for turn in range(world):
-        run_cases(rank, world, [replace(case, root=turn) for case in cases])
-    works = [call(torch.empty(1 << 18), peer) for peer in range(world) for call in (irecv, isend) if peer != rank]
-    for work in works:
+    whole, part = torch.ones(world << 17), torch.ones(1 << 17)
+    for root in range(world):
+        parts = list(whole.chunk(world)) if rank == root else None
+        dist.broadcast(whole, root)
+        dist.reduce(whole, root)
+        dist.gather(part, parts, root)
+        dist.scatter(part, parts, root)
+    dist.all_reduce(whole)
+    dist.all_gather(list(whole.chunk(world)), part)
+    dist.reduce_scatter(part, list(whole.chunk(world)))
+    dist.all_to_all_single(whole.clone(), whole)
+    peers = [peer for peer in range(world) if peer != rank]
+    for work in [call(whole.clone(), peer) for peer in peers for call in (irecv, isend)]:
         work.wait()
 
 

@@ -36,7 +36,7 @@ def init_again(rank: int, world: int, rounds: int) -> tuple[float, dict[str, int
     return total / (rounds + 10), before, usage()
 
 
-@pytest.mark.parametrize("rounds", [30, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [30, pytest.param(300, marks=pytest.mark.long)])
 def test_a_process_may_init_and_destroy_again_and_again(rounds: int) -> None:
     for average, before, after in run_ranks(init_again, 2, rounds, timeout=580):
         assert average == 4.0
@@ -80,7 +80,7 @@ def bare_stores(rank: int, world: int, rounds: int) -> tuple[list[float], dict[s
     return values, before, after
 
 
-@pytest.mark.parametrize("rounds", [40, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [40, pytest.param(600, marks=pytest.mark.long)])
 def test_the_creator_may_be_called_again_and_again_with_a_bare_store(rounds: int) -> None:
     for values, before, after in run_ranks(bare_stores, 2, rounds, timeout=580):
         assert values == [2.0] * (rounds + 10)
