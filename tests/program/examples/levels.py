@@ -1,4 +1,4 @@
-"""A machine's levels in a schedule of one's own: two equal halves of the ranks, such as the two sockets of a machine."""
+"""Levels in a schedule of one's own: two equal halves of the ranks, such as the two sockets of a machine."""
 
 from ringcomm.program.ops import Problem, Program, ScheduleError
 from ringcomm.schedules import Schedule, hierarchical
