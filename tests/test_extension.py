@@ -21,7 +21,7 @@ def public(names: list[str]) -> set[str]:
 
 
 def stub_names(body: list[ast.stmt]) -> set[str]:
-    return {node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return public([node.name for node in body if isinstance(node, (ast.FunctionDef, ast.ClassDef))])
 
 
 def test_the_stub_names_exactly_what_the_extension_has() -> None:
