@@ -14,9 +14,7 @@ class Seed:
         """For the store: socket (abstract address), offer (128-bit nonce, hex), process (key), pid."""
 
 class BackendOptions:
-    """What `options` of a Backend is: the time-out of its calls, and the names torch gives the group."""
-
-    def __deepcopy__(self, arg0: dict[int, Any], /) -> BackendOptions: ...
+    """What `options` of a Backend is: the time-out of its calls, and the names torch gives the group. May be copied."""
 
 class Backend(dist.Backend):
     """One group's backend: every c10d operation for CPU tensors."""

@@ -261,22 +261,18 @@ void Communicator::await_announcements(uint64_t sequence) const {
   }
 }
 
-// Uneven calls: what the peer sent had another size than is expected, in this call or (nothing was expected then) in one before.
+// Uneven calls: what the peer sent had another size than is expected.
 bool Communicator::describe_sizes(const Stall& stall, Error& e) const {
-  const uint64_t last = stall.request->call.sequence;
-  for (uint64_t sequence = last; sequence > 0 && sequence + Board::kCalls > last; --sequence) {
-    Fingerprint f;
-    if (!board_.find(stall.waits_for, sequence, f) || f.uniform) continue;
-    const int64_t sent = bytes_of_tag(stall.foreign_tag ^ f.hash(), element_size(f.dtype));
-    if (sent < 0) continue;
-    const std::string expected = sequence < last ? "none" : std::to_string(stall.expected_bytes) + " bytes";
-    std::snprintf(e.text, sizeof e.text,
-                  "ringcomm: sizes differ in %s of group '%s': %s sends %lld bytes to %s, which expects %s from it",
-                  call_text(f).c_str(), spec_.name.c_str(), rank_name(stall.waits_for).c_str(),
-                  static_cast<long long>(sent), rank_name(spec_.rank).c_str(), expected.c_str());
-    return true;
-  }
-  return false;
+  Fingerprint f;
+  if (!board_.find(stall.waits_for, stall.request->call.sequence, f) || f.uniform) return false;
+  const int64_t sent = bytes_of_tag(stall.foreign_tag ^ f.hash(), element_size(f.dtype));
+  if (sent < 0) return false;
+  const std::string expected = stall.expected_bytes == 0 ? "none" : std::to_string(stall.expected_bytes) + " bytes";
+  std::snprintf(e.text, sizeof e.text,
+                "ringcomm: sizes differ in %s of group '%s': %s sends %lld bytes to %s, which expects %s from it",
+                call_text(f).c_str(), spec_.name.c_str(), rank_name(stall.waits_for).c_str(),
+                static_cast<long long>(sent), rank_name(spec_.rank).c_str(), expected.c_str());
+  return true;
 }
 
 Error Communicator::describe_mismatch(const Stall& stall) const {
