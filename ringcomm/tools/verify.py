@@ -18,6 +18,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("what", nargs="*", help="files ending in .py, or names of built-in schedules (default: all)")
     parser.add_argument("--ranks", type=_ranks, default=[1, 2, 3, 4], help="such as 4, 2,4,8 or 1-16 (default 1-4)")
     parser.add_argument("--slots", type=int, default=DEFAULT_SLOTS, help=f"slots per FIFO (default {DEFAULT_SLOTS})")
+    parser.add_argument("--tree-order", action="store_true", help="results must be the tree of docs/numerics.md too")
     arguments = parser.parse_args(argv)
     try:
         found = [schedule for what in arguments.what for schedule in _schedules(what)] or list(BUILT_IN.values())
@@ -28,7 +29,7 @@ def main(argv: list[str]) -> int:
     for schedule in found:
         for collective in schedule.collectives:
             for ranks in arguments.ranks:
-                refused += not _report(schedule, collective, ranks, arguments.slots)
+                refused += not _report(schedule, collective, ranks, arguments.slots, arguments.tree_order)
     return 1 if refused else 0
 
 
@@ -56,10 +57,10 @@ def _schedules(what: str) -> list[Schedule]:
     return read_user(what)
 
 
-def _report(schedule: Schedule, collective: Collective, ranks: int, slots: int) -> bool:
+def _report(schedule: Schedule, collective: Collective, ranks: int, slots: int, tree_order: bool) -> bool:
     name = f"{schedule.name} {collective.name}, {ranks} ranks, {slots} slots"
     try:
-        programs = [p for plan in _verified_plans(schedule, collective, ranks, slots) for p in plan]
+        programs = [p for plan in _verified_plans(schedule, collective, ranks, slots, tree_order) for p in plan]
     except ScheduleError as error:
         print(f"{name}: REFUSED\n  {error}")
         return False
@@ -68,11 +69,13 @@ def _report(schedule: Schedule, collective: Collective, ranks: int, slots: int) 
     return True
 
 
-def _verified_plans(schedule: Schedule, collective: Collective, ranks: int, slots: int) -> Iterator[list[Program]]:
+def _verified_plans(
+    schedule: Schedule, collective: Collective, ranks: int, slots: int, tree_order: bool
+) -> Iterator[list[Program]]:
     for root in roots(collective, ranks):
         plan = [schedule.build(Problem(collective, ranks, rank, root, slots)) for rank in range(ranks)]
         try:
-            verify(plan)
+            verify(plan, tree_order=tree_order)
         except ScheduleError as error:
             raise ScheduleError(f"{error}" if root is None else f"root {root}: {error}") from None
         yield plan

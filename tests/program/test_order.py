@@ -18,6 +18,7 @@ from ringcomm.program.order import Trees
 from ringcomm.program.reference import combine
 from ringcomm.program.verify import verify
 from ringcomm.schedules import BUILT_IN, SCHEDULES, build_all, load_user, numerics, roots
+from ringcomm.tools.verify import main
 
 EXAMPLES = Path(__file__).parent / "examples"
 REDUCE = [(name, c.name) for name, s in BUILT_IN.items() for c in s.collectives if c in REDUCING]
@@ -155,6 +156,15 @@ def test_of_a_users_schedule_the_programs_tell() -> None:
         verify(build_all("all_reduce", "binomial", ranks), tree_order=True)
         assert numerics("all_reduce", "binomial", ranks) == schedules.Numerics(tree=True, one_step=ranks == 2)
         assert numerics("all_reduce", "star", ranks) == schedules.Numerics(tree=True, one_step=True)
+
+
+def test_the_command_proves_orders_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(EXAMPLES / "binomial.py"), "--ranks", "1-6", "--tree-order"]) == 0
+    assert main(["ring", "--ranks", "2,4", "--tree-order"]) == 1
+    assert main(["ring", "--ranks", "4"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("right") == 6 + 4 + 3 and output.count("REFUSED") == 2
+    assert "which is no part of the tree over group ranks" in output
 
 
 def test_a_users_word_about_its_order_does_not_count(tmp_path: Path) -> None:
