@@ -17,6 +17,8 @@ class Backend(dist.Backend):
 
     @property
     def options(self) -> Any: ...
+    @property
+    def connection_kind(self) -> str: ...
     def _set_default_timeout(self, arg0: timedelta, /) -> None: ...
     def get_error(self) -> Any: ...  # torch's ErrorType; never blocks
 
@@ -31,10 +33,11 @@ def backend(
     spin_ns: int,
     yields: int,
     timeout: timedelta,
+    record_to: str,
 ) -> Backend:
     """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added.
     rules: (collective, max_bytes, schedule, slot bytes, channels, source), in order; the last of each collective has no
-    max_bytes."""
+    max_bytes. record_to: the beginning of the path where the flight record goes when the group fails; '' for nowhere."""
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""
@@ -49,6 +52,15 @@ def set_log(arg0: int, arg1: str, arg2: str, /) -> bool:
     """level (0 WARN, 1 INFO, 2 DEBUG), file ('' for stderr), prefix. False: the file cannot be opened."""
 
 def log(arg0: int, arg1: str, /) -> None: ...
+def start_flight_record(capacity: int) -> None:
+    """Entries to keep, 0: none. Once, before the first group; later calls are ignored."""
+
+def flight_record(messages: bool) -> bytes:
+    """The pickled dictionary; messages: sends and receives among the entries."""
+
+def flight_rank() -> int:
+    """This process's rank in the job, as its last group said it."""
+
 def layout_numbers() -> dict[str, int]:
     """The constants both sides must agree on."""
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 import ringcomm
-from ringcomm import _load, bootstrap, config, policy
+from ringcomm import _load, bootstrap, config, flight_record, log_lines, policy
 from ringcomm.discover import host
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _PAGE = 4096
 
 _lock = threading.Lock()
 _engine_started = False
+_introduced = False  # in the log
 _most_ranks_here = 1  # ranks of the largest group of this process on this node: they share the cores
 
 
@@ -43,6 +44,7 @@ def create(options: Any, backend_options: Any) -> Backend:
     settings = config.load(backend_options)
     rank, ranks, name = options.group_rank, options.group_size, options.group_id
     timeout: timedelta = options.timeout
+    record_to = flight_record.prefix(settings, os.environ)
     extension = _load.extension()
     _start(extension, settings, ranks)
     _start_log(extension, settings, rank)
@@ -55,15 +57,22 @@ def create(options: Any, backend_options: Any) -> Backend:
     bootstrap.check_agreement(cards)
     numbers = options.global_ranks_in_group or range(ranks)  # torch leaves it empty for the default group
     peers = [{**c, "host": c["hostname"], "rank": number} for c, number in zip(cards, numbers, strict=True)]
-    return extension.backend(
+    spin_ns = settings.progress.spin_ns_for(_share(ranks), host.usable_cores(cards))
+    backend = extension.backend(
         seed=seed,
         name=name,
         cards=peers,
         rules=plan.rules,
-        spin_ns=settings.progress.spin_ns_for(_share(ranks), host.usable_cores(cards)),
+        spin_ns=spin_ns,
         yields=settings.progress.yields,
         timeout=timeout,
+        record_to=record_to,
     )
+    if settings.debug.level != "WARN":
+        text = log_lines.of_connections(backend.connection_kind, settings.memory.slots, plan.slots, plan.channels)
+        for line in log_lines.of_group(name, rank, peers, f"{text}; {log_lines.of_waits(spin_ns, timeout)}"):
+            extension.log(1, line)
+    return backend
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,7 @@ def _start(extension: Any, settings: config.Config, ranks: int) -> None:
         progress = settings.progress
         # A driver that spins takes the core from the very caller whose calls it waits for, unless cores are to spare.
         spin = 20_000 if ranks < cores else 0
+        extension.start_flight_record(flight_record.capacity(os.environ))
         extension.start_engine(
             workers=progress.workers_for(ranks, cores),
             spin_ns=spin,
@@ -184,6 +194,11 @@ def _start_log(extension: Any, settings: config.Config, rank: int) -> None:
     file = (settings.debug.file or "").replace("%r", os.environ.get("RANK", str(rank)))
     if not extension.set_log(levels[settings.debug.level], file, f"{_facts()['hostname']}:{os.getpid()}"):
         raise ringcomm.ConfigError(f"debug.file is {file!r}, which cannot be opened for writing")
-    if rank == 0 and settings.debug.level != "WARN":
-        for line in settings.log_lines():
-            extension.log(1, line)
+    if settings.debug.level == "WARN":
+        return
+    global _introduced
+    if not _introduced:
+        extension.log(1, log_lines.of_process(extension.reduce_isa(), host.usable_cores()))
+    _introduced = True
+    for line in settings.log_lines() if rank == 0 else ():
+        extension.log(1, line)

@@ -6,6 +6,7 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "c10d/describe.h"
 #include "c10d/launch.h"
 #include "c10d/work.h"
 #include "engine/group_seed.h"
@@ -60,6 +61,8 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
 
+  const char* connection_kind() const { return group_->connection_kind(); }
+
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return group().sequence(); }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_ = timeout.count(); }
@@ -73,6 +76,8 @@ class Backend final : public c10d::Backend {
   Launch prepare(c10d::OpType type, const char* title, std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                  std::chrono::milliseconds timeout, bool async) const;
   c10::intrusive_ptr<c10d::Work> go(Launch&& launch);
+  c10::intrusive_ptr<c10d::Work> issue(Launch&& launch);
+  void introduce();
   c10::intrusive_ptr<c10d::Work> message(std::vector<at::Tensor>& tensors, int peer, int tag, bool sends);
   void check_root(int64_t root, const char* what) const;
 
@@ -90,6 +95,8 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Options> options_;
   std::atomic<int64_t> timeout_ms_;
   std::atomic<bool> left_{false};
+  std::once_flag introduced_;
+  ProfiledGroup profiled_;
   char barrier_byte_[8] = {};
 };
 
