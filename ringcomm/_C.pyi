@@ -37,7 +37,8 @@ def backend(
 ) -> Backend:
     """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added.
     rules: (collective, max_bytes, schedule, slot bytes, channels, source), in order; the last of each collective has no
-    max_bytes. record_to: the beginning of the path where the flight record goes when the group fails; '' for nowhere."""
+    max_bytes. record_to: the beginning of the path of the flight record that a failed group
+    writes; '' for none."""
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""

@@ -163,8 +163,8 @@ class Debug:
     level: str = key(
         Choice(("WARN", "INFO", "DEBUG")),
         "WARN",
-        "INFO says once per group what it is made of and which rule chose which schedule; DEBUG adds two lines for each "
-        "call. docs/logging.md shows both.",
+        "INFO says once per group what it is made of and which rule chose which schedule; DEBUG adds two lines for "
+        "each call. docs/logging.md shows both.",
         env="RINGCOMM_DEBUG",
     )
     file: str | None = key(

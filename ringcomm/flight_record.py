@@ -56,7 +56,7 @@ def capacity(environ: Mapping[str, str]) -> int:
 
 
 def prefix(settings: Config, environ: Mapping[str, str]) -> str:
-    """Where a group that fails writes the record, without the rank; empty: it does not. ConfigError without a folder."""
+    """Where a group that fails writes the record, without the rank; empty: nowhere. ConfigError without a folder."""
     asked = settings.debug.flight_record
     source = f"debug.flight_record ({settings.sources.get('debug.flight_record', 'configuration')})"
     for name in FILES:

@@ -24,7 +24,7 @@ def of_process(reduce_isa: str, cores: int) -> str:
 
 
 def of_group(name: str, rank: int, cards: Sequence[Mapping[str, Any]], connected: str) -> list[str]:
-    """On every rank who it is; on rank 0 who is there and how they are connected. cards: by rank, with hostname, rank."""
+    """On every rank who it is; on rank 0 who is there and how they are connected. cards: hostname and rank, by rank."""
     lines = [f"group {name!r}: rank {rank} of {len(cards)}, rank {cards[rank]['rank']} of the job"]
     if rank == 0:
         hosts = Counter(card["hostname"] for card in cards)

@@ -33,7 +33,7 @@ enum class FlightState : uint64_t { scheduled = 0, started = 1, completed = 2, f
 // One request. Times are now_ns() time, 0: not yet.
 struct FlightEntry {
   int64_t created_ns = 0, started_ns = 0, ended_ns = 0;
-  int64_t timeout_ms = 0;       // 0: none
+  int64_t timeout_ms = 0;       // what is left of it at issue; 0: none
   uint64_t collective_seq = 0;  // of the group: this collective, or the last one before this message
   uint64_t message_seq = 0;     // of the group: this message, 0 for collectives
   const char* name = nullptr;   // "all_reduce": static text

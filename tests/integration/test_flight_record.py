@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -35,11 +37,16 @@ def summed(*shape: int, group: Any = None) -> None:
     dist.all_reduce(torch.ones(*shape), group=group)
 
 
-def analysis(folder: Path, *arguments: str) -> str:
-    """What torch's analyser says about a folder of files."""
+def analysis(folder: Path, *arguments: str, first: int = 0) -> str:
+    """What torch's analyser says about a folder of files. It reads them in the order of the directory, and takes the
+    calls of the first for right; here that is rank `first`."""
     from torch.distributed.flight_recorder import fr_trace
+    from torch.distributed.flight_recorder.components import loader
 
     said: list[str] = []
+
+    def walk(top: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        yield top, [], sorted(os.listdir(top), key=lambda name: (name != f"fr_{first}", name))
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -49,7 +56,8 @@ def analysis(folder: Path, *arguments: str) -> str:
     logger = logging.getLogger("Flight Recorder")
     logger.addHandler(handler)
     try:
-        fr_trace.main([str(folder), "-p", "fr_", *arguments])
+        with patch.object(loader.os, "walk", walk):
+            fr_trace.main([str(folder), "-p", "fr_", *arguments])
     finally:
         logger.removeHandler(handler)
         gc.enable()  # the analyser leaves it off
@@ -117,11 +125,13 @@ def test_a_rank_that_calls_another_collective_is_named(tmp_path: Path) -> None:
     texts = run_ranks(another_collective, 3, str(tmp_path / "fr_"))
     assert all("ranks disagree on call #3" in text for text in texts)
     said = analysis(tmp_path)
-    assert "Collective sequence number: 3 has errors" in said
+    assert "Collective sequence number: 3 has errors" in said and "joining" not in said
     assert "collective: gloo:all_reduce" in said and "input sizes: [[6]]" in said
     assert "Culprit rank 2; Error type: COLLECTIVE_TYPE_MISMATCH" in said
     assert "'all_reduce' does not match found collective type: 'broadcast'" in said
     assert "Culprit rank 1" not in said
+    said = analysis(tmp_path, first=2)  # its weakness, of which docs/hangs.md warns: then all others are
+    assert "collective: gloo:broadcast" in said and "Culprit rank 0;" in said and "Culprit rank 1;" in said
 
 
 def leaves_one_out(rank: int, world: int, prefix: str) -> str:
@@ -197,7 +207,7 @@ def test_states_and_times_follow_the_calls() -> None:
         )
         assert created <= began <= ended and entry["state"] == "completed" and entry["retired"]
         assert entry["duration_ms"] == pytest.approx((ended - began) * 1e-6)
-        assert entry["timeout_ms"] == 60_000
+        assert 55_000 < entry["timeout_ms"] <= 60_000  # what was left of it when the call was issued
     assert after["entries"][2]["input_dtypes"] == after["entries"][2]["output_dtypes"] == ["Double"]
     assert abs(after["entries"][0]["time_created_ns"] - before["entries"][0]["time_created_ns"]) < 1_000_000
 
