@@ -21,6 +21,8 @@ class Backend(dist.Backend):
 
     @property
     def options(self) -> Any: ...
+    @property
+    def connection_kind(self) -> str: ...
     def _set_default_timeout(self, arg0: timedelta, /) -> None: ...
     def perform_nocolor_split(self, arg0: Any, /) -> None: ...  # nothing to do: a split asks nothing of the others
     def get_error(self) -> Any: ...  # torch's ErrorType; never blocks
@@ -37,11 +39,13 @@ def backend(
     yields: int,
     timeout: timedelta,
     found: Any,
+    record_to: str,
 ) -> Backend:
     """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added.
     rules: (collective, max_bytes, schedule, slot bytes, channels, source, 16-bit floats travel as float32), in order;
     the last of each collective has no max_bytes. found: callable(store or None, name, rank, numbers, timeout) ->
-    Backend, for groups made from this one; kept until shutdown."""
+    Backend, for groups made from this one; kept until shutdown. record_to: the beginning of the path of the flight
+    record that a failed group writes; '' for none."""
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""
@@ -56,6 +60,15 @@ def set_log(arg0: int, arg1: str, arg2: str, /) -> bool:
     """level (0 WARN, 1 INFO, 2 DEBUG), file ('' for stderr), prefix. False: the file cannot be opened."""
 
 def log(arg0: int, arg1: str, /) -> None: ...
+def start_flight_record(capacity: int) -> None:
+    """Entries to keep, 0: none. Once, before the first group; later calls are ignored."""
+
+def flight_record(messages: bool) -> bytes:
+    """The pickled dictionary; messages: sends and receives among the entries."""
+
+def flight_rank() -> int:
+    """This process's rank in the job, as its last group said it."""
+
 def layout_numbers() -> dict[str, int]:
     """The constants both sides must agree on."""
 

@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.constants import default_pg_timeout
 
 import ringcomm
-from ringcomm import _load, bootstrap, config, config_topology, policy
+from ringcomm import _load, bootstrap, config, config_topology, flight_record, log_lines, policy
 from ringcomm.discover import host
 from ringcomm.facts import Machine
 
@@ -37,6 +37,7 @@ _PAGE = 4096
 
 _lock = threading.Lock()
 _engine_started = False
+_introduced = False  # in the log
 _most_ranks_here = 1  # ranks of the largest group of this process on this node: they share the cores
 
 
@@ -103,6 +104,7 @@ def _join(
     settings and own_store filled in, when a group is made from this one (split, merge, shrink).
     """
     ranks = len(numbers)
+    record_to = flight_record.prefix(settings, os.environ)
     extension = _load.extension()
     _start(extension, settings, ranks)
     _start_log(extension, settings, rank, numbers)
@@ -115,16 +117,23 @@ def _join(
     bootstrap.check_agreement(cards)
     here = [c for c in cards if c["machine"] == card["machine"]]
     peers = [{**c, "host": c["hostname"], "rank": number} for c, number in zip(cards, numbers, strict=True)]
-    return extension.backend(
+    spin_ns = settings.progress.spin_ns_for(_share(ranks), host.usable_cores(here))
+    backend = extension.backend(
         seed=seed,
         name=name,
         cards=peers,
         rules=plan.rules,
-        spin_ns=settings.progress.spin_ns_for(_share(ranks), host.usable_cores(here)),
+        spin_ns=spin_ns,
         yields=settings.progress.yields,
         timeout=timeout,
         found=partial(_join, settings, own_store),
+        record_to=record_to,
     )
+    if settings.debug.level != "WARN":
+        text = log_lines.of_connections(backend.connection_kind, settings.memory.slots, plan.slots, plan.channels)
+        for line in log_lines.of_group(name, rank, peers, f"{text}; {log_lines.of_waits(spin_ns, timeout)}"):
+            extension.log(1, line)
+    return backend
 
 
 def _own(options: Any) -> Any:
@@ -237,6 +246,7 @@ def _start(extension: Any, settings: config.Config, ranks: int) -> None:
         progress = settings.progress
         # A driver that spins takes the core from the very caller whose calls it waits for, unless cores are to spare.
         spin = 20_000 if ranks < cores else 0
+        extension.start_flight_record(flight_record.capacity(os.environ))
         extension.start_engine(
             workers=progress.workers_for(ranks, cores),
             spin_ns=spin,
@@ -253,6 +263,12 @@ def _start_log(extension: Any, settings: config.Config, rank: int, members: Sequ
     file = (settings.debug.file or "").replace("%r", os.environ.get("RANK", str(rank)))
     if not extension.set_log(levels[settings.debug.level], file, f"{_facts()['hostname']}:{os.getpid()}"):
         raise ringcomm.ConfigError(f"debug.file is {file!r}, which cannot be opened for writing")
-    if rank == 0 and settings.debug.level != "WARN":
+    if settings.debug.level == "WARN":
+        return
+    global _introduced
+    if not _introduced:
+        extension.log(1, log_lines.of_process(extension.reduce_isa(), host.usable_cores()))
+    _introduced = True
+    if rank == 0:
         for line in filter(None, (*settings.log_lines(), config_topology.log_line(settings, members))):
             extension.log(1, line)

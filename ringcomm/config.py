@@ -201,7 +201,8 @@ class Debug:
     level: str = key(
         Choice(("WARN", "INFO", "DEBUG")),
         "WARN",
-        "INFO says once which configuration was read and which rule chose which schedule; DEBUG more.",
+        "INFO says once per group what it is made of and which rule chose which schedule; DEBUG adds two lines for "
+        "each call. docs/logging.md shows both.",
         env="RINGCOMM_DEBUG",
     )
     file: str | None = key(
@@ -209,6 +210,13 @@ class Debug:
         None,
         "Where the log goes; standard error if not given. %h host name, %p process id, %r rank.",
         env="RINGCOMM_DEBUG_FILE",
+    )
+    flight_record: str | None = key(
+        Text("the beginning of a path, which the rank in the job completes"),
+        None,
+        "Where each rank writes its flight record when a group fails (docs/hangs.md). Not given: where "
+        "TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE says, else nowhere.",
+        env="RINGCOMM_FLIGHT_RECORD",
     )
 
 

@@ -5,6 +5,7 @@
 #include <torch/extension.h>
 
 #include "c10d/backend.h"
+#include "c10d/flight_dump.h"
 #include "core/log.h"
 #include "engine/process.h"
 
@@ -87,9 +88,14 @@ using RuleTuple = std::tuple<int, std::optional<uint64_t>, std::string, size_t, 
 c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& name,
                                          const std::vector<std::map<std::string, py::object>>& cards,
                                          const std::vector<RuleTuple>& rules, int64_t spin_ns, int yields,
-                                         std::chrono::milliseconds timeout, const py::object& found) {
+                                         std::chrono::milliseconds timeout, const py::object& found,
+                                         const std::string& record_to) {
   GroupSpec spec;
   spec.name = name;
+  if (!record_to.empty()) {
+    spec.on_failure = [record_to] { write_flight_record_on_failure(record_to); };
+    process_engine()->watch_boards();
+  }
   spec.caller = {spin_ns, yields};
   for (const auto& [collective, max_bytes, schedule, slot, channels, source, wide] : rules)
     spec.rules.at(static_cast<size_t>(collective))
@@ -99,6 +105,7 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
     peers.push_back({py::cast<std::string>(c.at("socket")), py::cast<std::string>(c.at("offer")),
                      py::cast<std::string>(c.at("process")), py::cast<std::string>(c.at("host")),
                      py::cast<int>(c.at("pid")), py::cast<int>(c.at("rank"))});
+  set_flight_rank(peers.at(static_cast<size_t>(handle.seed->rank())).global_rank);
   const ShmLayout layout = handle.seed->layout();
   spec.build = [ranks = layout.ranks, rank = handle.seed->rank(), slots = static_cast<int>(layout.slots)](
                    Collective collective, const std::string& schedule, int root, std::string& error) {
@@ -174,11 +181,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
            [](const BackendOptions& o, const py::dict&) { return c10::make_intrusive<BackendOptions>(o); });
   py::class_<Backend, c10::intrusive_ptr<Backend>, c10d::Backend>(m, "Backend")
       .def_property_readonly("options", &Backend::getBackendOptions)
+      .def_property_readonly("connection_kind", &Backend::connection_kind)
       .def("get_error", &Backend::getError)
       .def("perform_nocolor_split", [](Backend&, const py::object&) {})
       .def("_set_default_timeout", &Backend::setTimeout, py::call_guard<py::gil_scoped_release>());
   m.def("backend", &make_backend, py::arg("seed"), py::arg("name"), py::arg("cards"), py::arg("rules"),
-        py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"), py::arg("found"));
+        py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"), py::arg("found"), py::arg("record_to"));
   m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"),
         py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
   m.def("stop_engine", &stop_engine);
@@ -187,6 +195,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return set_log(static_cast<LogLevel>(level), file, prefix);
   });
   m.def("log", [](int level, const std::string& line) { log(static_cast<LogLevel>(level), line); });
+  m.def("start_flight_record", &start_flight_record, py::arg("capacity"));
+  m.def("flight_record", [](bool messages) { return py::bytes(pickled_flight_record(messages)); }, py::arg("messages"));
+  m.def("flight_rank", &flight_rank);
   m.def("layout_numbers", &layout_numbers);
   m.def("check_program", &check_program);
   m.def("memory_used", [] { return process_engine() ? process_engine()->budget().used() : 0; });

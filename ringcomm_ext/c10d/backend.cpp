@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "c10d/describe.h"
 #include "c10d/overlap.h"
 #include "engine/process.h"
 
@@ -76,7 +77,32 @@ Launch Backend::prepare(OpType type, const char* title, std::vector<at::Tensor> 
   return l;
 }
 
+// The group's own description is known after the group was made, so it is introduced to those who watch with its first call.
+void Backend::introduce() {
+  std::call_once(introduced_, [this] {
+    profiled_ = profiled_group(group_->spec(), getGroupDesc());
+    group_->enter_record(getGroupDesc());
+  });
+}
+
 intrusive_ptr<Work> Backend::go(Launch&& l) {
+  Communicator& group = this->group();
+  introduce();
+  if (!profiler_listens())
+    l.title = nullptr;  // torch would put the range together before it finds that nobody wants it
+  if (!l.title) return issue(std::move(l));
+  const int root = l.calls[0].root;
+  const ProfiledCall call{profiled_name(l),
+                          static_cast<int64_t>(group.sequence()) + 1,
+                          false,
+                          root < 0 ? getRank() : root,
+                          l.async,
+                          l.in_splits,
+                          l.out_splits};
+  return in_profiler_range(profiled_, call, l.inputs, l.outputs, [&] { return issue(std::move(l)); });
+}
+
+intrusive_ptr<Work> Backend::issue(Launch&& l) {
   Communicator& group = this->group();
   auto work = c10::make_intrusive<RingWork>(getRank(), l.type, l.title, l.inputs, group_, std::move(l.outputs));
   for (Call& call : l.calls) {
@@ -87,7 +113,13 @@ intrusive_ptr<Work> Backend::go(Launch&& l) {
   }
   const auto keep = std::make_shared<std::vector<at::Tensor>>(std::move(l.keep));
   std::vector<RequestPtr> requests;
-  for (Call& call : l.calls) {
+  for (size_t i = 0; i < l.calls.size(); ++i) {
+    Call& call = l.calls[i];
+    FlightShapes shapes;
+    if (collective_record()) {
+      shapes = shapes_of(call, i, l.calls.size(), l.inputs, work->outputs());
+      call.shapes = &shapes;
+    }
     call.deadline_ns = deadline(l.timeout);
     call.caller_waits = !l.async;
     call.keep = keep;

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c10d/coalescing.h"
+#include "c10d/describe.h"
 #include "c10d/launch.h"
 #include "c10d/work.h"
 #include "engine/group_seed.h"
@@ -81,6 +82,8 @@ class Backend final : public c10d::Backend {
   void registerOnCompletionHook(CompletionHook::Function&& hook) override;
   void waitForPendingWorks() override;
   void enableCollectivesTiming() override {}  // every request knows when it began and ended
+  const char* connection_kind() const { return group_->connection_kind(); }
+
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return group().sequence(); }
   void setTimeout(std::chrono::milliseconds timeout) override;
@@ -110,6 +113,8 @@ class Backend final : public c10d::Backend {
                                        std::function<void()> finalize);
   c10::intrusive_ptr<Backend> found(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank,
                                     const std::vector<int>& numbers, const c10::intrusive_ptr<Options>& opts) const;
+  c10::intrusive_ptr<c10d::Work> issue(Launch&& launch);
+  void introduce();
   c10::intrusive_ptr<c10d::Work> message(std::vector<at::Tensor>& tensors, int peer, int tag, bool sends);
   void check_root(int64_t root, const char* what) const;
 
@@ -131,6 +136,8 @@ class Backend final : public c10d::Backend {
   std::atomic<bool> hooked_{false};
   std::atomic<int64_t> timeout_ms_;
   std::atomic<bool> left_{false};
+  std::once_flag introduced_;
+  ProfiledGroup profiled_;
   char barrier_byte_[8] = {};
 };
 

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "c10d/backend.h"
+#include "c10d/describe.h"
 #include "c10d/overlap.h"
 
 namespace ringcomm {
@@ -58,6 +59,8 @@ intrusive_ptr<Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& input
                     " elements but expects ", call.out[getRank()].count);
   call.bytes = out.nbytes();
   call.uniform = false;
+  l.in_splits = input_splits;
+  l.out_splits = output_splits;
   l.keep = {in, out};
   l.calls.push_back(std::move(call));
   return go(std::move(l));
@@ -157,13 +160,23 @@ intrusive_ptr<Work> Backend::message(std::vector<at::Tensor>& tensors, int peer,
   const char* title = sends ? "ringcomm:send" : any ? "ringcomm:recvAnySource" : "ringcomm:recv";
   const OpType type = sends ? OpType::SEND : any ? OpType::RECVANYSOURCE : OpType::RECV;
   Communicator& group = this->group();
+  introduce();
   Outputs staged;
   const at::Tensor flat = sends ? flat_input(tensor) : staged.flat(tensor, false, what);
-  auto work = c10::make_intrusive<RingWork>(getRank(), type, title, tensors, group_, tensors);
+  const bool profiled = profiler_listens();
+  auto work = c10::make_intrusive<RingWork>(getRank(), type, profiled ? title : nullptr, tensors, group_, tensors);
   const auto keep = std::make_shared<at::Tensor>(flat);
   const int64_t until = deadline(c10d::kUnsetTimeout);
-  RequestPtr request = sends ? group.send(flat.data_ptr(), flat.nbytes(), peer, tag, until, keep)
-                             : group.recv(flat.data_ptr(), flat.nbytes(), peer, tag, until, keep);
+  const FlightShape shape = shape_of(tensors);
+  const FlightShapes shapes{shape, shape};
+  const auto issue = [&] {
+    return sends ? group.send(flat.data_ptr(), flat.nbytes(), peer, tag, until, keep, &shapes)
+                 : group.recv(flat.data_ptr(), flat.nbytes(), peer, tag, until, keep, &shapes);
+  };
+  RequestPtr request = profiled
+                           ? in_profiler_range(profiled_, {what, static_cast<int64_t>(group.sequence()), true, peer},
+                                               tensors, tensors, issue)
+                           : issue();
   std::function<void()> finalize;
   if (staged.needs_copy_back()) finalize = [staged = std::move(staged)] { staged.copy_back(); };
   return begin(std::move(work), {std::move(request)}, std::move(finalize));

@@ -18,7 +18,8 @@ struct Launch {
   std::chrono::milliseconds timeout;
   bool async = true;
   std::vector<Call> calls;
-  std::vector<at::Tensor> keep;  // memory the engine reads or writes
+  std::vector<int64_t> in_splits, out_splits;  // as the caller gave them: for the profiler
+  std::vector<at::Tensor> keep;                // memory the engine reads or writes
   Outputs staged;
   Widened widened;
   std::function<void()> finish;  // after success, on whatever thread first learns of it

@@ -66,7 +66,7 @@ Communicator::Communicator(Engine& engine, GroupSpec spec)
   board_.set_state(RankState::present);
 }
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() { leave_record(); }
 
 // ---------------------------------------------------------------------------------------------------------------- choosing
 
@@ -219,6 +219,8 @@ RequestPtr Communicator::start(const Call& call, std::string& error) {
     sequence_.store(f.sequence);
     board_.announce(f);
     log_choice(call, chosen);
+    record(call, *request);
+    if (logs(LogLevel::debug)) log_issue(*request, &chosen);
     queue(*request, call.bytes);
     for (int c = 0; c < channels; ++c)
       lanes_[c]->push(request,
@@ -252,11 +254,14 @@ void Communicator::queue(Request& request, uint64_t bytes) {
   pending_.fetch_add(1, std::memory_order_seq_cst);
 }
 
-RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep) {
+RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep,
+                              const FlightShapes* shapes) {
   const Fingerprint f{kind, DType::other, ReduceOp::none, message.peer, 0, message.bytes, true, 0};
   auto request = std::make_shared<Request>(f, deadline_ns, std::move(keep));
   const uint64_t bytes = message.bytes;
   message.request = request;
+  record(message, shapes, *request);
+  if (logs(LogLevel::debug)) log_issue(*request, nullptr);
   queue(*request, bytes);
   mailbox_->post(std::move(message));
   issued(*request, false);
@@ -264,15 +269,15 @@ RequestPtr Communicator::post(Message message, Collective kind, int64_t deadline
 }
 
 RequestPtr Communicator::send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns,
-                              std::shared_ptr<void> keep) {
+                              std::shared_ptr<void> keep, const FlightShapes* shapes) {
   return post({nullptr, true, const_cast<char*>(static_cast<const char*>(data)), bytes, peer, tag}, Collective::send,
-              deadline_ns, std::move(keep));
+              deadline_ns, std::move(keep), shapes);
 }
 
 RequestPtr Communicator::recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns,
-                              std::shared_ptr<void> keep) {
+                              std::shared_ptr<void> keep, const FlightShapes* shapes) {
   return post({nullptr, false, static_cast<char*>(data), bytes, peer, tag}, Collective::recv, deadline_ns,
-              std::move(keep));
+              std::move(keep), shapes);
 }
 
 }  // namespace ringcomm

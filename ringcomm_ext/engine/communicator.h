@@ -51,6 +51,8 @@ struct GroupSpec {
   std::array<std::vector<Rule>, kCollectives> rules;  // by collective; the last of each has no limit
   // Asked now and then while the group is being connected; true: give up. May be empty.
   std::function<bool()> interrupted;
+  // The group has failed, here or elsewhere: called once, before anybody in this process sees it. May be empty.
+  std::function<void()> on_failure;
   // The packed program of (collective, schedule, root), or a sentence in `error`. Called without any lock held.
   std::function<std::vector<int32_t>(Collective, const std::string& schedule, int root, std::string& error)> build;
 };
@@ -68,8 +70,9 @@ struct Call {
   uint64_t bytes = 0;    // whole message
   bool uniform = true;   // every rank knows `bytes`; else the policy ignores sizes and every pair checks its own
   int64_t deadline_ns = kNoDeadline;
-  bool caller_waits = false;   // the caller goes straight to wait(): no driver is woken
-  std::shared_ptr<void> keep;  // owns the buffers; released with the request
+  bool caller_waits = false;             // the caller goes straight to wait(): no driver is woken
+  std::shared_ptr<void> keep;            // owns the buffers; released with the request
+  const FlightShapes* shapes = nullptr;  // for the flight record, read during start(); null: the chunks' element counts
 };
 
 class Communicator : public std::enable_shared_from_this<Communicator> {
@@ -81,8 +84,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool travels_wide(const Call& call) const;
   // Starts a collective. On a mistake of ours (no rule, no program) returns null and a sentence in `error`.
   RequestPtr start(const Call& call, std::string& error);
-  RequestPtr send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep);
-  RequestPtr recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep);
+  // `shapes`: as in Call.
+  RequestPtr send(const void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep,
+                  const FlightShapes* shapes = nullptr);
+  RequestPtr recv(void* data, size_t bytes, int peer, int tag, int64_t deadline_ns, std::shared_ptr<void> keep,
+                  const FlightShapes* shapes = nullptr);
 
   // Waits for the request, driving the group meanwhile. False: `until_ns` passed, or `interrupted()` said so; the request goes on.
   // `interrupted` is asked about every 200 ms and after every signal.
@@ -106,6 +112,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // `wait_all`: ranks that are gone do not end it before the time is up. `interrupted` as in wait(); then the text means nothing.
   std::string monitored_barrier(int64_t timeout_ns, bool wait_all, const std::function<bool()>& interrupted);
 
+  // Calls made from here on are recorded. `description`: the user's own name of the group.
+  void enter_record(const std::string& description);
+  // Notes a failure that this rank, with nothing pending, would not notice.
+  void look_at_board();
+
   uint64_t sequence() const { return sequence_.load(); }
   void set_sequence(uint64_t s) { sequence_.store(s); }
   const GroupSpec& spec() const { return spec_; }
@@ -125,7 +136,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void log_choice(const Call& call, const Rule& rule);
   void queue(Request& request, uint64_t bytes);
   void issued(const Request& request, bool caller_waits);
-  RequestPtr post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep);
+  RequestPtr post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep,
+                  const FlightShapes* shapes);
   void deliver(Ended& ended);
   void settle(const Stall& stall, Ended& ended);
   void fail(Error error);
@@ -142,6 +154,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string came_late(uint32_t number) const;
   std::string who_missed(uint32_t number, const std::vector<int>& missed, int64_t waited_ns, bool wait_all) const;
   std::string whereabouts(int rank) const;
+  // notes.cpp
+  void leave_record();
+  void record(const Call& call, Request& request);
+  void record(const Message& message, const FlightShapes* shapes, Request& request);
+  void log_issue(const Request& request, const Rule* rule) const;
+  void log_end(const Request& request) const;
+  void note_failure();
 
   // report.cpp
   Error blame(Cause cause, int culprit, const Fingerprint& call, int step) const;
@@ -178,7 +197,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::map<std::tuple<Collective, std::string, int>, std::shared_ptr<const Program>> programs_;
   std::map<std::pair<const Program*, int>, std::unique_ptr<Bound>> bounds_;
   std::array<uint64_t, kCollectives> logged_{};  // a bit per power of two of bytes
-  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> sequence_{0}, messages_{0};
+  std::atomic<int> flight_group_{-1};
   std::atomic<int64_t> last_left_ns_{0};  // when the last small call was left to the poller's look
   std::atomic<int> large_{0};             // pending calls that async callers leave to the driver
   std::atomic<int> waits_for_{-1};        // the rank a stalled collective last waited for: for reports
@@ -186,6 +206,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   std::atomic<int> pending_{0}, waiters_{0};
   std::atomic<bool> failed_{false};
+  std::once_flag failure_noted_;
   mutable std::mutex error_mutex_;
   Error error_;
 };

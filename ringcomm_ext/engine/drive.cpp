@@ -1,6 +1,7 @@
 // Driving a group, failing it, and leaving it: the parts of Communicator that run while calls are pending.
 #include <algorithm>
 #include <utility>
+#include "core/log.h"
 #include "engine/communicator.h"
 #include "engine/threads.h"
 
@@ -87,8 +88,10 @@ void Communicator::fail(Error error) {
     const std::lock_guard<std::mutex> hold(error_mutex_);
     if (!error_) error_ = error;
   }
+  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();  // they look at the board
+  note_failure();
   failed_.store(true, std::memory_order_seq_cst);
-  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
+  engine_.doorbell().ring_always();
   engine_.wake_drivers();
 }
 
@@ -99,6 +102,7 @@ void Communicator::end_all(Ended& ended) {
     if (!error_) board_.read_error(error_);
     error = error_;
   }
+  if (board_.failed()) note_failure();
   failed_.store(true, std::memory_order_seq_cst);
   for (const auto& lane : lanes_) lane->fail(error, ended);
   mailbox_->fail(error, ended);
@@ -110,7 +114,9 @@ void Communicator::deliver(Ended& ended) {
   for (RequestPtr& request : ended) {
     if (request->large) large_.fetch_sub(1, std::memory_order_relaxed);
     pending_.fetch_sub(1, std::memory_order_seq_cst);
-    if (auto then = request->complete()) engine_.callbacks().run(std::move(then));
+    auto then = request->complete();
+    if (logs(LogLevel::debug)) log_end(*request);
+    if (then) engine_.callbacks().run(std::move(then));
     // Nobody holds it any more, so its buffers go with it; freeing a tensor may take Python's lock, which no driver may wait for.
     else if (request.use_count() == 1)
       engine_.callbacks().run([request = std::move(request)] {});
@@ -227,7 +233,9 @@ void Communicator::let_end(int64_t until_ns, bool owes_sends) {
 }
 
 void Communicator::leave(int64_t until_ns, bool owes_sends) {
+  if (board_.failed()) note_failure();
   let_end(until_ns, owes_sends);
+  leave_record();
   board_.set_state(RankState::left);
   for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
   {

@@ -19,6 +19,7 @@ namespace {
 
 // The longest sleep of a driver on duty. Nothing relies on it but deadlines; the model check has no such cap.
 constexpr int64_t kLookAgainNs = 200'000'000;
+constexpr int64_t kBoardsNs = 1'000'000'000;
 constexpr int64_t kVisitNs = 10'000'000'000;  // a peer asks as soon as it has connected
 constexpr size_t kMostVisitors = 256;
 constexpr int64_t kDrainNs = 200'000'000;  // at exit, for callbacks that are about to return
@@ -145,7 +146,7 @@ void Engine::look_at_peer(uint64_t id) {
 void Engine::poll() {
   while (!stopping_) {
     epoll_event events[16];
-    const int n = epoll_wait(epoll_, events, 16, visitors_.empty() ? -1 : 1000);
+    const int n = epoll_wait(epoll_, events, 16, visitors_.empty() && !watches_boards_ ? -1 : 1000);
     for (int i = 0; i < n; ++i) {
       const uint64_t id = events[i].data.u64;
       if ((id & kKind) == kListener) {
@@ -159,7 +160,19 @@ void Engine::poll() {
       }
     }
     show_out(now_ns() - kVisitNs);
+    if (watches_boards_) look_at_boards();
   }
+}
+
+void Engine::watch_boards() {
+  if (!watches_boards_.exchange(true)) drive_soon();  // wakes the poller
+}
+
+void Engine::look_at_boards() {
+  if (now_ns() < next_boards_) return;
+  next_boards_ = now_ns() + kBoardsNs;
+  uint64_t version;
+  for (const CommunicatorPtr& group : groups(version)) group->look_at_board();
 }
 
 void Engine::welcome() {

@@ -59,6 +59,8 @@ class Engine {
   // The same for small work whose caller most likely waits for it, or issues more, within microseconds: the poller looks a little later, and
   // wakes the drivers only if something is left. A driver woken at once would take the core from that very caller.
   void drive_soon();
+  // From here on the boards of all groups are looked at every second: failures are noted by ranks that have nothing pending, too.
+  void watch_boards();
 
  private:
   static constexpr int64_t kSoonNs = 20'000, kLatestNs = 500'000, kYoungNs = 15'000;
@@ -68,6 +70,7 @@ class Engine {
   void watch(const std::shared_ptr<PeerProcess>& peer);
   void look_at_peer(uint64_t id);
   void look_after_all();
+  void look_at_boards();
   void welcome();
   void answer(uint64_t visitor);
   void show_out(int64_t older_than);
@@ -80,6 +83,8 @@ class Engine {
   std::shared_ptr<PeerProcess> self_;
   int epoll_ = -1, stop_event_ = -1, timer_ = -1;
   std::atomic<bool> timer_set_{false};
+  std::atomic<bool> watches_boards_{false};
+  int64_t next_boards_ = 0;       // the poller's
   std::atomic<int64_t> soon_ns_;  // the poller's; longer while its looks find nothing
   // Who has connected and not asked yet, oldest first; the poller's. Strangers may connect and say nothing, so there are few and none gets old.
   struct Visitor {

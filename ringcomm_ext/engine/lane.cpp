@@ -60,6 +60,8 @@ bool Lane::drive_held(Ended& ended, Stall& stall) {
       continue;
     }
     moved |= progress == Progress::moved;
+    if (!part->begun) part->request->begun();
+    part->begun = true;
     const bool failed = progress == Progress::failed;
     stall.request = part->request, stall.waits_for = run.waits_for(), stall.step = run.step(),
     stall.to_send = run.waits_to_send();

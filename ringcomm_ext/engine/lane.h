@@ -68,6 +68,7 @@ class Lane {
   struct Part {
     RequestPtr request;
     std::unique_ptr<Interpreter> interpreter;
+    bool begun = false;
   };
   bool drive_held(Ended& ended, Stall& stall);
   Part* head();

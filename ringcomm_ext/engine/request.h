@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "engine/board.h"
+#include "engine/flight_record.h"
 
 namespace ringcomm {
 
@@ -18,8 +19,10 @@ class Request {
   const Fingerprint call;
   const int64_t deadline_ns;
   const int64_t started_ns;
-  bool large = false;  // so much work that async callers leave it to the driver; set before it is queued
-  int source = -1;     // recv: who sent it; valid once done
+  bool large = false;              // so much work that async callers leave it to the driver; set before it is queued
+  int source = -1;                 // recv: who sent it; valid once done
+  FlightRecord* flight = nullptr;  // where it is recorded, if it is; set before it is queued
+  uint64_t flight_id = 0;
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Valid once done; null on success.
@@ -45,9 +48,14 @@ class Request {
     }
     return parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
+  // Its lane has come to it, and it takes longer than that.
+  void begun() {
+    if (flight) flight->started(flight_id, now_ns());
+  }
   // Makes it done. Returns the callback to hand to a callback thread, if any.
   std::function<void()> complete() {
     ended_ns_ = now_ns();
+    if (flight) flight->ended(flight_id, ended_ns_, error_ != nullptr);
     return state_.exchange(kDone, std::memory_order_acq_rel) == kWanted ? std::move(then_) : nullptr;
   }
 

@@ -1,0 +1,49 @@
+"""What a group says about itself at INFO: versions, configuration, who its ranks are, how they are connected."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+import ringcomm
+from ringcomm.values import show_bytes
+
+
+def of_process(reduce_isa: str, cores: int) -> str:
+    """Once per process, with its first group."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    return (
+        f"ringcomm {ringcomm.__version__}, torch {torch.__version__}, Python {python}, "
+        f"reductions by {reduce_isa}, {cores} cores"
+    )
+
+
+def of_group(name: str, rank: int, cards: Sequence[Mapping[str, Any]], connected: str) -> list[str]:
+    """On every rank who it is; on rank 0 who is there and how they are connected. cards: hostname and rank, by rank."""
+    lines = [f"group {name!r}: rank {rank} of {len(cards)}, rank {cards[rank]['rank']} of the job"]
+    if rank == 0:
+        hosts = Counter(card["hostname"] for card in cards)
+        listed = ", ".join(f"{host}: {count}" for host, count in hosts.items())
+        lines.append(
+            f"group {name!r}: {_many(len(cards), 'rank')} on {_many(len(hosts), 'node')} ({listed}); {connected}"
+        )
+    return lines
+
+
+def of_connections(kind: str, slots: int, capacity: Mapping[str, int], channels: int) -> str:
+    """kind: of the connections. capacity: bytes of a slot, by what it connects."""
+    sizes = ", ".join(f"{what} {show_bytes(size)}" for what, size in capacity.items())
+    return f"over {kind}, {_many(channels, 'channel')}, {slots} slots ({sizes})"
+
+
+def of_waits(spin_ns: int, timeout: timedelta) -> str:
+    return f"spin {spin_ns / 1000:g} us, timeout {timeout.total_seconds():g} s"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
