@@ -21,6 +21,11 @@ _HOMES = {
     "BootstrapError": "ringcomm.errors",
     "AgreementError": "ringcomm.errors",
     "ScheduleError": "ringcomm.errors",
+    "empty": "ringcomm.registered",
+    "empty_like": "ringcomm.registered",
+    "is_registered": "ringcomm.registered",
+    "registered_bytes": "ringcomm.registered",
+    "use_registered_memory": "ringcomm.registered",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ringcomm.program.lending import refuse_unsafe_lending
 from ringcomm.program.ops import CUT, REDUCING, Collective, Program, ScheduleError
 from ringcomm.program.plan import Plan
 from ringcomm.program.replay import Replay
@@ -39,6 +40,7 @@ def verify_sequence(sequence: Sequence[Sequence[Program]], slots: int | None = N
         for first, second in zip(patterns, [*patterns[1:], patterns[0]], strict=True):
             _replay([plan, plan], [first, second], slots)
         refuse_late_deadlock(plan, slots)
+        refuse_unsafe_lending(plan)
     if len(plans) > 1:
         _verify_mixed(plans, slots)
 

@@ -60,6 +60,11 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
 
+  // Registered memory: FSDP2's set_allocate_memory_from_process_group_for_comm asks for it here.
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return group().sequence(); }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_ = timeout.count(); }

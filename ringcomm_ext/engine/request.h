@@ -20,6 +20,8 @@ class Request {
   const int64_t started_ns;
   bool large = false;  // so much work that async callers leave it to the driver; set before it is queued
   int source = -1;     // recv: who sent it; valid once done
+  // Lending (docs/registered_memory.md): readers may still read this call's memory; this call has read memory of others.
+  std::atomic<bool> lends{false}, borrowed{false};
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Valid once done; null on success.
@@ -39,11 +41,13 @@ class Request {
   void set_parts(int parts) { parts_left_.store(parts, std::memory_order_relaxed); }
   // One lane is through with it (with an error or not). True when it was the last: then complete() must follow.
   bool part_done(const Error* error) {
-    if (error) {
-      const std::lock_guard<std::mutex> hold(error_mutex_);
-      if (!error_) error_ = std::make_unique<Error>(*error);
-    }
+    if (error) spoil(*error);
     return parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  }
+  // It ends with this error, unless it has one already. Before complete().
+  void spoil(const Error& error) {
+    const std::lock_guard<std::mutex> hold(error_mutex_);
+    if (!error_) error_ = std::make_unique<Error>(error);
   }
   // Makes it done. Returns the callback to hand to a callback thread, if any.
   std::function<void()> complete() {
