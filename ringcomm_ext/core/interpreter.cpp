@@ -14,10 +14,6 @@ namespace {
 constexpr size_t kBlock = 32 << 10;
 alignas(64) thread_local char scratch[kBlock];
 
-// From here a piece is lent where it may be. measured (prototypes, docs/registered_memory.md): at 4 KiB the wait for the readers at the end costs what
-// the copy saved, at 64 KiB it is far ahead.
-constexpr size_t kLendFrom = 8 << 10;
-
 size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -75,7 +71,7 @@ Interpreter::Ready Interpreter::source_ready(const Step& s, size_t bytes) {
 
 // The memory that the readers of this step may be shown, or nullptr: it must be copied.
 const char* Interpreter::lendable(const Step& s, const Piece& p) const {
-  if (s.lend == Lend::never || (s.lend == Lend::apart && in_place_) || p.count * run_.element < kLendFrom)
+  if (s.lend == Lend::never || (s.lend == Lend::apart && in_place_) || p.count * run_.element < run_.lend_from)
     return nullptr;
   return at(run_.program->lent(s), p);
 }
