@@ -131,8 +131,9 @@ class Memory:
     registered: int | str = key(
         Bytes(0, 1 << 46, auto=True),
         "auto",
-        "Most registered memory of one process (docs/registered_memory.md), past which an error names this key; address "
-        "space until it is used. auto: the machine's memory, at most 256GiB. What a process uses first decides.",
+        "Most registered memory of one process (docs/registered_memory.md), past which an error names this key; "
+        "address space until it is used. auto: the machine's memory, at most 256GiB. What a process uses first "
+        "decides.",
         env="RINGCOMM_MEMORY_REGISTERED",
     )
 

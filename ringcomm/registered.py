@@ -1,4 +1,4 @@
-"""Registered memory on the CPU: tensors that the other ranks of a node read where they lie. docs/registered_memory.md."""
+"""Registered memory (docs/registered_memory.md): CPU tensors that the other ranks of a node read where they lie."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ringcomm.values import parse_bytes
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:
     """An uninitialised tensor in registered memory, as torch.empty makes one on the CPU.
 
-    size: ints or one sequence of them; dtype: torch's default if None. Raises torch.OutOfMemoryError naming bytes, limit
-    and key when `memory.registered` or the machine's memory is used up.
+    size: ints or one sequence of them; dtype: torch's default if None. Raises torch.OutOfMemoryError naming bytes,
+    limit and key when `memory.registered` or the machine's memory is used up.
     """
     dims = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     return _extension().registered_empty([int(d) for d in dims], dtype or torch.get_default_dtype())  # type: ignore[union-attr, arg-type]

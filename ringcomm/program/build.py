@@ -29,9 +29,9 @@ class Builder:
     `chunk`, the governing chunk: default is the destination, else the first local source; a step without either must
     name one.
 
-    Steps that put something on a sender take `lend`: when their readers may read the memory itself, if it is registered,
-    instead of a slot. By default what is IN may be lent where no call can overwrite it (`Lend.always`) or in calls that
-    are not in place (`Lend.apart`), what is OUT never. Saying more is a promise that the verifier checks.
+    Steps that put something on a sender take `lend`: when their readers may read the memory itself, if it is
+    registered, instead of a slot. By default what is IN may be lent where no call can overwrite it (`Lend.always`) or
+    in calls that are not in place (`Lend.apart`), what is OUT never. Saying more is a promise that the verifier checks.
     """
 
     def __init__(self, problem: Problem, cut: int = 1) -> None:

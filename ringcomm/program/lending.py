@@ -1,8 +1,9 @@
 """Proof that what a program lends is not written before every reader has read it.
 
-A reader of a lent piece takes it at some step of its own. The writer may write that memory again only once it *knows*
-that this step is over: because a slot it has taken since was put after it, by the reader or by someone who knew. What
-the room in a FIFO would tell does not count (a connection may have more slots than the program asks for), nor does time.
+A reader of a lent piece takes it at some step of its own. The writer may write that memory again only once it
+*knows* that this step is over: because a slot it has taken since was put after it, by the reader or by someone who
+knew. What the room in a FIFO would tell does not count (a connection may have more slots than the program asks for),
+nor does time.
 
 One loop of one length class stands for all: the steps that act on a piece come in the order (lag, index) whatever the
 sizes, and those of other pieces may be missing (a chunk may be empty), so nothing they would tell may count either.
@@ -23,7 +24,10 @@ Clock = list[int]
 
 
 def refuse_unsafe_lending(plan: Plan) -> None:
-    """Raises ScheduleError naming the step that writes, the one that lent, and the reader. The plan must be right otherwise."""
+    """Raises ScheduleError naming the step that writes, the one that lent, and the reader.
+
+    The plan must be right otherwise.
+    """
     for in_place in (False, True):
         enough = Lend.always if in_place else Lend.apart
         if any(p.step.lend >= enough for steps in plan.steps for p in steps):

@@ -110,7 +110,7 @@ class Step:
 
     @property
     def lent(self) -> Ref | None:
-        """The memory its readers would be shown: the destination, or what is sent. None: the result is in slots only."""
+        """The memory its readers would be shown: the destination, or what is sent. None: it is in slots only."""
         return self.dst if self.dst is not None or self.opcode != Opcode.send else self.sources[0]
 
     def __str__(self) -> str:

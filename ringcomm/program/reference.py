@@ -54,8 +54,8 @@ def execute(calls: Sequence[Call], slots: int | None = None, rng: np.random.Gene
     """Runs the calls one after another on the same connections; a rank may be a call ahead of another.
 
     slots: per FIFO, default the programs' own. rng: ranks run in random order and stop at random, and what a program
-    may lend is lent: the slot is a view of the memory, so that a write too early shows in the reader's result. Raises ScheduleError on a deadlock, on a slot whose size is not the
-    step's, and on slots left at the end.
+    may lend is lent: the slot is a view of the memory, so that a write too early shows in the reader's result.
+    Raises ScheduleError on a deadlock, on a slot whose size is not the step's, and on slots left at the end.
     """
     if slots is None:
         slots = min(p.slots for call in calls for p in call.programs)
@@ -65,9 +65,7 @@ def execute(calls: Sequence[Call], slots: int | None = None, rng: np.random.Gene
     while running:
         moved = False
         order = list(running.items())
-        if rng is not None:
-            rng.shuffle(order)
-        for rank, run in order:
+        for rank, run in order if rng is None else [order[i] for i in rng.permutation(len(order))]:
             for acted in run:
                 moved |= acted
                 if not acted or (rng is not None and rng.random() < 0.3):

@@ -8,8 +8,8 @@ all_reduce at n = 4, what rank 0 puts on the pair 0 -> 1 in one loop (r reduces 
 Chunk c starts at rank c + 1 and comes home to rank c, so rank c owns it as in reduce_scatter. A step takes and puts at
 once, so a ring needs 2 slots per FIFO.
 
-Lending. Chunk c comes back to each rank as a result, made from what the rank sent of it; so all that is sent from memory
-may be lent, in place too. A partial sum without a place of its own is copied.
+Lending. Chunk c comes back to each rank as a result, made from what the rank sent of it; so all that is sent from
+memory may be lent, in place too. A partial sum without a place of its own is copied.
 
 Lag. A FIFO is taken in the order it was filled, so on one connection every slot must be taken with the same number of
 loops of delay. At n = 2 each step may lag one loop behind the one before (2 slots a loop, 4 slots in all); for larger

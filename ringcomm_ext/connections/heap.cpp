@@ -120,9 +120,9 @@ void Heap::drop_kept() {
 void Heap::fail(size_t bytes, int code, Error& error) const {
   const std::lock_guard<std::mutex> hold(mutex_);
   error.cause = Cause::no_memory;
-  const char* why = code != 0                  ? std::strerror(code)
+  const char* why = code != 0                ? std::strerror(code)
                     : bytes > limit_ - used_ ? "that is more than is left"
-                                               : "no part of it is large enough";
+                                             : "no part of it is large enough";
   std::snprintf(error.text, sizeof error.text,
                 "ringcomm: cannot have %zu bytes of registered memory: %s. This process has %zu of the %zu that "
                 "`memory.registered` allows (largest free part %zu): raise memory.registered%s, or free some",

@@ -19,7 +19,7 @@ namespace ringcomm {
 
 class Heap {
  public:
-  static constexpr size_t kAlign = 4096;           // of everything given out: a page
+  static constexpr size_t kAlign = 4096;             // of everything given out: a page
   static constexpr size_t kKeep = size_t{64} << 20;  // guessed: the buckets of a model of some ten million parameters
 
   // `limit`: most bytes it gives out. Null and `error` where the system refuses.
@@ -48,7 +48,7 @@ class Heap {
   const size_t limit_;
   const int owner_;  // pid
   mutable std::mutex mutex_;
-  Ranges backed_, bare_;  // free, with and without pages
+  Ranges backed_, bare_;                      // free, with and without pages
   std::unordered_map<size_t, size_t> given_;  // bytes by offset
   size_t used_ = 0;
 };

@@ -236,6 +236,7 @@ void Communicator::let_end(int64_t until_ns, bool owes_sends) {
 
 void Communicator::leave(int64_t until_ns, bool owes_sends) {
   let_end(until_ns, owes_sends);
+  Error last;
   {
     const std::lock_guard<std::mutex> hold(error_mutex_);
     if (!error_) {
@@ -246,10 +247,11 @@ void Communicator::leave(int64_t until_ns, bool owes_sends) {
                     "ringcomm: group '%s' was destroyed on rank %d while this call was still pending",
                     spec_.name.c_str(), shown(spec_.rank));
     }
-    // Readers that are late would take what the caller may now write there for what it lent them.
-    for (const auto& lane : lanes_)
-      if (const RequestPtr front = lane->front(); front && front->lends.load()) board_.post(error_);
+    last = error_;
   }
+  // Readers that are late would take what the caller may now write there for what it lent them.
+  for (const auto& lane : lanes_)
+    if (const RequestPtr front = lane->front(); front && front->lends.load()) board_.post(last);
   board_.set_state(RankState::left);
   for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
   failed_.store(true, std::memory_order_seq_cst);

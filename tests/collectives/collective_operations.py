@@ -35,7 +35,8 @@ class Case:
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "0-dim"
-        return f"{self.operation} {self.dtype} {self.op} {shape} {self.layout} root {self.root} seed {self.seed} lenders {self.lenders:b}"
+        more = f"root {self.root} seed {self.seed} lenders {self.lenders:b}"
+        return f"{self.operation} {self.dtype} {self.op} {shape} {self.layout} {more}"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a program lends is never written before its readers have read it: the verifier proves it, and finds what breaks it."""
+"""What a program lends is not written before its readers have read it: the verifier proves it or says where not."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def goes_wrong(plan: list[Program], in_place: bool, seeds: int = 60) -> bool:
 
 def test_one_shot_in_place_is_a_race_and_refused() -> None:
     plan = change_step(good("one_shot", 3), 1, 0, lend=Lend.always)
-    with pytest.raises(ScheduleError, match=r"rank 1, step 1 .* writes OUT 0 although step 0 .* lent IN 0, the same memory"):
+    with pytest.raises(
+        ScheduleError, match=r"rank 1, step 1 .* writes OUT 0 although step 0 .* lent IN 0, the same memory"
+    ):
         verify(plan)
     assert goes_wrong(plan, in_place=True)
     assert not goes_wrong(plan, in_place=False)
@@ -60,7 +62,9 @@ def _reuses_out(b: Builder, rank: int) -> None:
 
 def test_memory_of_the_output_that_is_written_again_is_refused_out_of_place_too() -> None:
     plan = by_builder(2, _reuses_out)
-    with pytest.raises(ScheduleError, match=r"step 2 .* writes OUT 0 although step 1 .* lent OUT 0 to rank [01] .* never, not"):
+    with pytest.raises(
+        ScheduleError, match=r"step 2 .* writes OUT 0 although step 1 .* lent OUT 0 to rank [01] .* never, not"
+    ):
         verify(plan)
     assert goes_wrong(plan, in_place=False)
 
@@ -71,7 +75,9 @@ def _two_readers(b: Builder, rank: int) -> None:
         b.send(b.input(), b.pair_to(1), b.pair_to(2), lend=Lend.always)
         b.receive(b.pair_from(1), b.output())
     elif rank == 1:
-        b.reduce_send([b.pair_from(0), b.input(), b.pair_from(2)], b.pair_to(0), b.pair_to(2), dst=b.output(), finish=True)
+        b.reduce_send(
+            [b.pair_from(0), b.input(), b.pair_from(2)], b.pair_to(0), b.pair_to(2), dst=b.output(), finish=True
+        )
     else:
         b.skip(b.pair_from(0), b.input())
         b.send(b.input(), b.pair_to(1))
@@ -92,7 +98,11 @@ def test_what_another_chunk_would_tell_does_not_count() -> None:
 
     def write(b: Builder, rank: int) -> None:
         peer = 1 - rank
-        order = (lambda own: [b.input(own), b.pair_from(peer)]) if rank == 0 else lambda own: [b.pair_from(peer), b.input(own)]
+        order = (
+            (lambda own: [b.input(own), b.pair_from(peer)])
+            if rank == 0
+            else lambda own: [b.pair_from(peer), b.input(own)]
+        )
         b.send(b.input(0), b.pair_to(peer), lend=Lend.always)
         b.send(b.input(1), b.pair_to(peer))
         b.reduce(order(0), b.output(0), finish=True)
@@ -161,7 +171,10 @@ def test_built_in_schedules_at_sizes_up_to_33_ranks(schedule: str) -> None:
                 refuse_unsafe_lending(Planned(build_all(collective, schedule, ranks, root)))
 
 
-@pytest.mark.parametrize(("collective", "schedule"), [("broadcast", "one_shot"), ("broadcast", "tree"), ("broadcast", "chain"), ("scatter", "one_shot")])
+@pytest.mark.parametrize(
+    ("collective", "schedule"),
+    [("broadcast", "one_shot"), ("broadcast", "tree"), ("broadcast", "chain"), ("scatter", "one_shot")],
+)
 def test_only_the_roots_of_broadcast_and_scatter_wait_for_their_readers(collective: str, schedule: str) -> None:
     for root in (0, 2):
         assert [p.drain for p in build_all(collective, schedule, 4, root)] == [rank == root for rank in range(4)]
