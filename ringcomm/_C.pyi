@@ -53,6 +53,19 @@ def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> 
 def stop_engine() -> None:
     """Interpreter exit: every group leaves, no callback runs afterwards."""
 
+def start_heap(limit: int) -> None:
+    """Makes the process's registered memory (address space of `limit` bytes) unless it is there. RuntimeError."""
+
+def heap_numbers() -> dict[str, int] | None:
+    """limit, used, kept (free, but with its pages) in bytes; None before start_heap, and in a forked child."""
+
+def registered_empty(arg0: list[int], arg1: torch.dtype, /) -> torch.Tensor:
+    """Uninitialised. torch.OutOfMemoryError naming bytes, limit and key."""
+
+def is_registered(arg0: torch.Tensor, /) -> bool: ...
+def serve_cpu_memory(arg0: int | None, /) -> None:
+    """CPU memory of at least so many bytes comes from the heap while it has room; None: none does."""
+
 def set_builder(arg0: Any, /) -> None:
     """callable(collective, schedule, ranks, rank, root or -1, slots) -> packed program, int32 (docs/program.md)."""
 

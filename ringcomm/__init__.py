@@ -25,6 +25,11 @@ _HOMES = {
     "all_gather_v": "ringcomm.uneven",
     "reduce_scatter_v": "ringcomm.uneven",
     "create_backend": "ringcomm.backend",
+    "empty": "ringcomm.registered",
+    "empty_like": "ringcomm.registered",
+    "is_registered": "ringcomm.registered",
+    "registered_bytes": "ringcomm.registered",
+    "use_registered_memory": "ringcomm.registered",
 }
 _MODULES = ("flight_record",)
 

@@ -244,6 +244,7 @@ def _start(extension: Any, settings: config.Config, ranks: int) -> None:
             return
         cores = host.usable_cores()
         progress = settings.progress
+        extension.start_heap(limit=settings.memory.registered_limit())
         # A driver that spins takes the core from the very caller whose calls it waits for, unless cores are to spare.
         spin = 20_000 if ranks < cores else 0
         extension.start_flight_record(flight_record.capacity(os.environ))

@@ -120,7 +120,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Shared memory for FIFOs."""
+    """Shared memory: for FIFOs, and what users register."""
 
     slots: int = key(Whole(2, 64), 4, "Slots of each FIFO.", agree=True)
     slot: int | str = key(
@@ -136,6 +136,21 @@ class Memory:
         "Most shared memory one process may allocate; past it an error names this key.",
         env="RINGCOMM_MEMORY_LIMIT",
     )
+    registered: int | str = key(
+        Bytes(0, 1 << 46, auto=True),
+        "auto",
+        "Most registered memory of one process (docs/registered_memory.md), past which an error names this key; "
+        "address space until it is used. auto: the machine's memory, at most 256GiB. What a process uses first "
+        "decides.",
+        env="RINGCOMM_MEMORY_REGISTERED",
+    )
+
+    def registered_limit(self) -> int:
+        """`registered` in bytes with auto resolved."""
+        if isinstance(self.registered, int):
+            return self.registered
+        # Every process of a node maps all peers' heaps: 256 of 256 GiB each still fit the 47 bits of an address.
+        return min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 256 << 30)
 
     def capacity(self, ranks: int, kind: str) -> int:
         """Bytes one slot can hold. kind: 'pair' or 'fan_out' (one writer, all others read: O(1) of them per rank)."""

@@ -6,6 +6,7 @@
 
 #include "c10d/backend.h"
 #include "c10d/flight_dump.h"
+#include "c10d/registered.h"
 #include "core/log.h"
 #include "engine/process.h"
 
@@ -127,6 +128,19 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
   return c10::make_intrusive<Backend>(std::move(handle.seed), std::move(group), timeout, std::move(founds));
 }
 
+void start_heap(size_t limit) {
+  Error error;
+  if (!start_process_heap(limit, error)) raise(error);
+}
+
+py::object heap_numbers() {
+  const Heap* heap = process_heap();
+  if (heap == nullptr) return py::none();
+  py::dict d;
+  d["limit"] = heap->limit(), d["used"] = heap->used(), d["kept"] = heap->kept();
+  return d;
+}
+
 void start_engine(int workers, int64_t spin_ns, int yields, size_t memory_limit) {
   EngineOptions options;
   options.workers = workers;
@@ -190,6 +204,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"),
         py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
   m.def("stop_engine", &stop_engine);
+  m.def("start_heap", &start_heap, py::arg("limit"));
+  m.def("heap_numbers", &heap_numbers);
+  m.def("registered_empty",
+        [](const std::vector<int64_t>& sizes, at::ScalarType dtype) { return registered_empty(sizes, dtype); });
+  m.def("is_registered", &is_registered);
+  m.def("serve_cpu_memory", [](std::optional<size_t> min_bytes) { serve_cpu_memory(min_bytes.value_or(SIZE_MAX)); });
   m.def("set_builder", [](const py::object& callable) { builder = py::object(callable).release().ptr(); });
   m.def("set_log", [](int level, const std::string& file, const std::string& prefix) {
     return set_log(static_cast<LogLevel>(level), file, prefix);

@@ -21,6 +21,7 @@ from typing import Any
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+REGISTERED = "all_reduce,all_gather,reduce_scatter"
 MOVES = "reduce_scatter,all_gather,all_to_all,broadcast,sendrecv"
 
 
@@ -42,6 +43,8 @@ SWEEPS = [
         2,
         ("--ops", "all_reduce", "--sizes", "32,16MiB", "--async"),
     ),
+    Sweep("registered memory, 2 ranks", 2, ("--registered", "--ops", REGISTERED, "--sizes", "64KiB,1MiB,16MiB,128MiB")),
+    Sweep("registered memory, 4 ranks", 4, ("--registered", "--ops", REGISTERED, "--sizes", "1MiB,16MiB")),
     Sweep("4 ranks", 4, ("--ops", f"all_reduce,{MOVES}", "--sizes", "8,64KiB,1MiB,16MiB")),
     Sweep("8 ranks", 8, ("--ops", f"all_reduce,{MOVES}", "--sizes", "8,64KiB,1MiB,16MiB")),
 ]
@@ -86,21 +89,22 @@ def measure(sweep: Sweep, runs: int, extra: list[str]) -> list[dict[str, Any]]:
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:
-    lines = [
-        "| operation | bytes | ringcomm us | gloo us | memcpy us | gloo / ringcomm | ringcomm / memcpy | schedule |",
-        "| --- " * 8 + "|",
-    ]
+    registered = any("registered" in row["us"] for row in results[0]["rows"])
+    timed = ["ringcomm", *(["registered"] if registered else []), "gloo", "memcpy"]
+    titles = ["operation", "bytes", *(f"{name} us" for name in timed), "gloo / ringcomm", "ringcomm / memcpy"]
+    titles += [*(["ringcomm / registered"] if registered else []), "schedule"]
+    lines = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
     for rows in zip(*(result["rows"] for result in results), strict=False):
         row = rows[0]
-        mid = {
-            name: statistics.median(r["us"][name] for r in rows)
-            for name in ("ringcomm", "gloo", "memcpy")
-            if name in row["us"]
-        }
-        ratio = f"{mid['gloo'] / mid['ringcomm']:.2f}" if "gloo" in mid else "-"
-        copies = f"{mid['ringcomm'] / mid['memcpy']:.2f}" if "memcpy" in mid and row["bytes"] >= 1 << 20 else "-"
-        times = " | ".join(f"{mid[name]:.1f}" if name in mid else "-" for name in ("ringcomm", "gloo", "memcpy"))
-        lines.append(f"| {row['op']} | {row['bytes']} | {times} | {ratio} | {copies} | {row.get('schedule') or '-'} |")
+        mid = {name: statistics.median(r["us"][name] for r in rows) for name in timed if name in row["us"]}
+
+        def ratio(a: str, b: str, mid: dict[str, float] = mid) -> str:
+            return f"{mid[a] / mid[b]:.2f}" if a in mid and b in mid else "-"
+
+        cells = [row["op"], str(row["bytes"]), *(f"{mid[name]:.1f}" if name in mid else "-" for name in timed)]
+        cells += [ratio("gloo", "ringcomm"), ratio("ringcomm", "memcpy") if row["bytes"] >= 1 << 20 else "-"]
+        cells += [*([ratio("ringcomm", "registered")] if registered else []), row.get("schedule") or "-"]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

@@ -51,6 +51,22 @@ def test_gloo_at_two_ranks_prints_checked_rows_and_writes_the_json(tmp_path: Pat
         assert row["busbw"]["gloo"] == pytest.approx(factor * row["algbw"]["gloo"])
 
 
+def test_registered_memory_is_timed_beside_slots_and_its_values_are_checked(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = run(
+        "--backend", "ringcomm", "--registered", "--ops", "all_reduce,all_gather,scatter", "--sizes", "8,100KiB",
+        "--json", str(out),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(out.read_text())["rows"]
+    assert len(rows) == 6 and "registered us" in done.stdout
+    for row in rows:
+        assert set(row["us"]) == {"ringcomm", "registered", "memcpy"} and min(row["us"].values()) > 0
+        assert row["wrong"] == {"ringcomm": 0, "registered": 0} and row["errors"] == {}
+    refused = run("--registered")  # on gloo
+    assert refused.returncode == 2 and "--registered is for ringcomm" in refused.stderr
+
+
 def test_asynchronous_parts_in_place_every_reduction_and_several_dtypes_at_three_ranks(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     done = run(

@@ -73,7 +73,8 @@ def test_the_data_plane_refuses_a_broken_table_by_name() -> None:
         (8, 4, "words"),
         (18, 9, "lag"),
         (12, 1, "lag"),
-        (14, 5, "reserved"),
+        (14, 5, "flags"),
+        (15, 1, "reserved"),
         (21, 1, "first ref"),
     ]:
         table = good.copy()

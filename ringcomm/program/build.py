@@ -8,6 +8,7 @@ from ringcomm.program.check import check
 from ringcomm.program.ops import (
     Connection,
     ConnectionKind,
+    Lend,
     Opcode,
     Problem,
     Program,
@@ -16,6 +17,7 @@ from ringcomm.program.ops import (
     ScheduleError,
     Step,
     chunk_counts,
+    may_share_memory,
 )
 
 
@@ -26,6 +28,10 @@ class Builder:
     collectives fix their chunks (docs/program.md). Every step method takes `lag` (loops it acts behind, default 0) and
     `chunk`, the governing chunk: default is the destination, else the first local source; a step without either must
     name one.
+
+    Steps that put something on a sender take `lend`: when their readers may read the memory itself, if it is
+    registered, instead of a slot. By default what is IN may be lent where no call can overwrite it (`Lend.always`) or
+    in calls that are not in place (`Lend.apart`), what is OUT never. Saying more is a promise that the verifier checks.
     """
 
     def __init__(self, problem: Problem, cut: int = 1) -> None:
@@ -34,6 +40,7 @@ class Builder:
         self._steps: list[Step] = []
         self._senders: list[Connection] = []
         self._receivers: list[Connection] = []
+        self._drain = False
 
     # Chunks and connections: each returns the Ref that steps name.
 
@@ -64,16 +71,24 @@ class Builder:
     def copy(self, source: Ref, dst: Ref, *, lag: int = 0) -> None:
         self._add(Opcode.copy, [source], dst, (), lag=lag)
 
-    def send(self, source: Ref, *senders: Ref, lag: int = 0) -> None:
-        self._add(Opcode.send, [source], None, senders, lag=lag)
+    def send(self, source: Ref, *senders: Ref, lag: int = 0, lend: Lend | None = None) -> None:
+        self._add(
+            Opcode.send, [source], None, senders, lag=lag, lend=self._safe_to_lend(source) if lend is None else lend
+        )
 
     def receive(self, receiver: Ref, dst: Ref, *, lag: int = 0) -> None:
         self._add(Opcode.receive, [receiver], dst, (), lag=lag)
 
     def forward(
-        self, receiver: Ref, *senders: Ref, dst: Ref | None = None, chunk: Ref | None = None, lag: int = 0
+        self,
+        receiver: Ref,
+        *senders: Ref,
+        dst: Ref | None = None,
+        chunk: Ref | None = None,
+        lag: int = 0,
+        lend: Lend = Lend.never,
     ) -> None:
-        self._add(Opcode.forward, [receiver], dst, senders, chunk=chunk, lag=lag)
+        self._add(Opcode.forward, [receiver], dst, senders, chunk=chunk, lag=lag, lend=lend)
 
     def reduce(
         self, sources: Sequence[Ref], dst: Ref, *, finish: bool = False, chunk: Ref | None = None, lag: int = 0
@@ -88,12 +103,17 @@ class Builder:
         finish: bool = False,
         chunk: Ref | None = None,
         lag: int = 0,
+        lend: Lend = Lend.never,
     ) -> None:
-        self._add(Opcode.reduce_send, sources, dst, senders, finish=finish, chunk=chunk, lag=lag)
+        self._add(Opcode.reduce_send, sources, dst, senders, finish=finish, chunk=chunk, lag=lag, lend=lend)
 
     def skip(self, receiver: Ref, chunk: Ref, *, lag: int = 0) -> None:
         """Takes one slot unread; `chunk` is a chunk of this rank with the length of what is skipped."""
         self._add(Opcode.skip, [receiver], None, (), chunk=chunk, lag=lag)
+
+    def drain(self) -> None:
+        """The program ends only when its readers have taken everything: a root learns that the others were there."""
+        self._drain = True
 
     def program(self) -> Program:
         """The finished program. Raises ScheduleError naming the step and the rule it breaks."""
@@ -108,6 +128,7 @@ class Builder:
             senders=tuple(self._senders),
             receivers=tuple(self._receivers),
             slots=p.slots,
+            drain=self._drain,
         )
         check(program)
         return program
@@ -122,6 +143,7 @@ class Builder:
         lag: int,
         finish: bool = False,
         chunk: Ref | None = None,
+        lend: Lend = Lend.never,
     ) -> None:
         if chunk is None:
             chunk = dst if dst is not None else next((ref for ref in sources if ref.local), None)
@@ -130,7 +152,15 @@ class Builder:
                 f"rank {self.problem.rank}, step {len(self._steps)} ({opcode.name}): chunk=None: a step that names no "
                 "IN or OUT chunk must name a governing chunk"
             )
-        self._steps.append(Step(opcode, chunk, tuple(sources), dst, tuple(senders), finish, lag))
+        self._steps.append(Step(opcode, chunk, tuple(sources), dst, tuple(senders), finish, lag, lend))
+
+    def _safe_to_lend(self, source: Ref) -> Lend:
+        """What holds for any schedule: IN is never written, but where it is the memory of some OUT."""
+        if source.kind != RefKind.IN:
+            return Lend.never
+        p = self.problem
+        shared = may_share_memory(p.collective, p.rank, p.root, source.index)
+        return Lend.always if shared is None else Lend.apart
 
 
 def _entry(table: list[Connection], kind: RefKind, connection: Connection) -> Ref:

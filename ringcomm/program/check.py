@@ -11,6 +11,7 @@ from ringcomm.program.ops import (
     REDUCING,
     Connection,
     ConnectionKind,
+    Lend,
     Opcode,
     Program,
     Ref,
@@ -75,6 +76,8 @@ def _check_step(p: Program, index: int, step: Step) -> None:
             refuse(f"{step.opcode.name} takes {allowed} {what}, not {count}")
     if step.finish and not rule.finish:
         refuse(f"finish is allowed on reduce and reduce_send only, not on {step.opcode.name}")
+    if step.lend != Lend.never and (not step.senders or step.lent is None):
+        refuse(f"lend is {step.lend.name}: it has no memory that a reader could be shown")
     if step.lag < 0:
         refuse(f"lag {step.lag}: must be 0 or more")
     if step.opcode in (Opcode.reduce, Opcode.reduce_send) and p.collective not in REDUCING:

@@ -55,6 +55,16 @@ class ConnectionKind(IntEnum):
     fan_out = 1
 
 
+class Lend(IntEnum):
+    """When a step's readers may read its memory in place instead of a slot (docs/registered_memory.md)."""
+
+    never = 0
+    apart = 1
+    """In calls whose inputs and outputs lie apart."""
+    always = 2
+    """In every call, in place too."""
+
+
 WITH_PROGRAM = frozenset(Collective(i) for i in range(8))
 ROOTED = frozenset({Collective.broadcast, Collective.reduce, Collective.gather, Collective.scatter})
 REDUCING = frozenset({Collective.all_reduce, Collective.reduce, Collective.reduce_scatter})
@@ -96,6 +106,12 @@ class Step:
     senders: tuple[Ref, ...] = ()
     finish: bool = False
     lag: int = 0
+    lend: Lend = Lend.never
+
+    @property
+    def lent(self) -> Ref | None:
+        """The memory its readers would be shown: the destination, or what is sent. None: it is in slots only."""
+        return self.dst if self.dst is not None or self.opcode != Opcode.send else self.sources[0]
 
     def __str__(self) -> str:
         words = [self.opcode.name, " + ".join(map(str, self.sources))]
@@ -120,6 +136,8 @@ class Program:
     senders: tuple[Connection, ...] = ()
     receivers: tuple[Connection, ...] = ()
     slots: int = DEFAULT_SLOTS
+    drain: bool = False
+    """Its end waits until the readers have taken everything."""
 
     @property
     def max_lag(self) -> int:

@@ -14,6 +14,7 @@ from ringcomm.program.ops import (
     Collective,
     Connection,
     ConnectionKind,
+    Lend,
     Opcode,
     Program,
     Ref,
@@ -23,16 +24,18 @@ from ringcomm.program.ops import (
 )
 
 MAGIC = 0x52434F4D  # "RCOM"
-VERSION = 1
+VERSION = 2
 HEADER = (
     *("magic", "version", "collective", "nranks", "rank", "root", "nchunks_in", "nchunks_out"),
-    *("nsteps", "nrefs", "nsenders", "nreceivers", "max_lag", "slots", "reserved0", "reserved1"),
+    *("nsteps", "nrefs", "nsenders", "nreceivers", "max_lag", "slots", "flags", "reserved"),
 )
 STEP = ("opcode", "flags", "lag", "chunk", "dst", "first_ref", "nsources", "nsenders")
 CONNECTION = ("kind", "peer", "reader_set")
 REF_KIND_SHIFT = 28
 NO_REF = -1
 FLAG_FINISH = 1
+LEND_SHIFT = 1
+FLAG_DRAIN = 1
 
 Table = npt.NDArray[np.int32]
 _Enum = TypeVar("_Enum", bound=IntEnum)
@@ -50,13 +53,14 @@ def pack(program: Program) -> Table:
     for s in program.steps:
         dst = NO_REF if s.dst is None else _word(s.dst)
         counts = (len(refs), len(s.sources), len(s.senders))
-        steps += [s.opcode, FLAG_FINISH if s.finish else 0, s.lag, _word(s.chunk), dst, *counts]
+        flags = (FLAG_FINISH if s.finish else 0) | s.lend << LEND_SHIFT
+        steps += [s.opcode, flags, s.lag, _word(s.chunk), dst, *counts]
         refs += [_word(ref) for ref in (*s.sources, *s.senders)]
     p = program
     header = [
         *(MAGIC, VERSION, p.collective, p.ranks, p.rank, NO_REF if p.root is None else p.root),
         *(p.nchunks_in, p.nchunks_out, len(p.steps), len(refs), len(p.senders), len(p.receivers)),
-        *(p.max_lag, p.slots, 0, 0),
+        *(p.max_lag, p.slots, FLAG_DRAIN if p.drain else 0, 0),
     ]
     connections = [word for c in (*p.senders, *p.receivers) for word in (c.kind, c.peer, 0)]
     return np.array([*header, *steps, *refs, *connections], dtype=np.int32)
@@ -87,6 +91,7 @@ def unpack(table: Table) -> Program:
         senders=_connections(words, sender_at, head["nsenders"]),
         receivers=_connections(words, receiver_at, head["nreceivers"]),
         slots=head["slots"],
+        drain=head["flags"] == FLAG_DRAIN,
     )
     if program.max_lag != head["max_lag"]:
         raise _wrong(
@@ -107,8 +112,8 @@ def _check_header(head: dict[str, int], nwords: int) -> None:
     for name in ("nsteps", "nrefs", "nsenders", "nreceivers", "nchunks_in", "nchunks_out", "max_lag"):
         require(name, head[name] >= 0, "0 or more")
     require("slots", head["slots"] >= 1, "1 or more")
-    for name in ("reserved0", "reserved1"):
-        require(name, head[name] == 0, "0")
+    require("flags", head["flags"] in (0, FLAG_DRAIN), f"0 or {FLAG_DRAIN}")
+    require("reserved", head["reserved"] == 0, "0")
     ends = len(CONNECTION) * (head["nsenders"] + head["nreceivers"])
     want = len(HEADER) + len(STEP) * head["nsteps"] + head["nrefs"] + ends
     if nwords != want:
@@ -131,7 +136,8 @@ def _steps(words: list[int], at: int, count: int, refs: list[Ref]) -> tuple[Step
             if not ok:
                 raise _wrong(base + STEP.index(name), where + name, row[name], allowed)
 
-        require("flags", row["flags"] in (0, FLAG_FINISH), f"0 or {FLAG_FINISH}")
+        most = FLAG_FINISH | max(Lend) << LEND_SHIFT
+        require("flags", 0 <= row["flags"] <= most, f"0..{most}, {FLAG_FINISH} for finish and lend << {LEND_SHIFT}")
         require("lag", row["lag"] >= 0, "0 or more")
         require("first_ref", row["first_ref"] == next_ref, f"{next_ref}, where the previous step's refs end")
         left = len(refs) - next_ref
@@ -147,8 +153,9 @@ def _steps(words: list[int], at: int, count: int, refs: list[Ref]) -> tuple[Step
                 tuple(refs[first:middle]),
                 None if row["dst"] == NO_REF else _ref(words, base + STEP.index("dst")),
                 tuple(refs[middle:next_ref]),
-                row["flags"] == FLAG_FINISH,
+                bool(row["flags"] & FLAG_FINISH),
                 row["lag"],
+                Lend(row["flags"] >> LEND_SHIFT),
             )
         )
     if next_ref != len(refs):

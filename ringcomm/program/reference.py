@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ringcomm.program.ops import ConnectionKind, Opcode, Program, Ref, RefKind, ScheduleError, Step
+from ringcomm.program.ops import ConnectionKind, Lend, Opcode, Program, Ref, RefKind, ScheduleError, Step
 
 Array = npt.NDArray[Any]
 CHUNK_ALIGNMENT = 64  # bytes
@@ -50,23 +50,25 @@ def cut(message: Array, nchunks: int) -> list[Array]:
     return [message[i * length : (i + 1) * length] for i in range(nchunks)]
 
 
-def execute(calls: Sequence[Call], slots: int | None = None) -> None:
+def execute(calls: Sequence[Call], slots: int | None = None, rng: np.random.Generator | None = None) -> None:
     """Runs the calls one after another on the same connections; a rank may be a call ahead of another.
 
-    slots: per FIFO, default the programs' own. Raises ScheduleError on a deadlock, on a slot whose size is not the
-    step's, and on slots left at the end.
+    slots: per FIFO, default the programs' own. rng: ranks run in random order and stop at random, and what a program
+    may lend is lent: the slot is a view of the memory, so that a write too early shows in the reader's result.
+    Raises ScheduleError on a deadlock, on a slot whose size is not the step's, and on slots left at the end.
     """
     if slots is None:
         slots = min(p.slots for call in calls for p in call.programs)
     ranks = len(calls[0].programs)
     fifos: dict[tuple[ConnectionKind, int, int], deque[Array]] = {}
-    running = {rank: _run_rank(rank, calls, fifos, slots) for rank in range(ranks)}
+    running = {rank: _run_rank(rank, calls, fifos, slots, rng is not None) for rank in range(ranks)}
     while running:
         moved = False
-        for rank, run in list(running.items()):
+        order = list(running.items())
+        for rank, run in order if rng is None else [order[i] for i in rng.permutation(len(order))]:
             for acted in run:
                 moved |= acted
-                if not acted:
+                if not acted or (rng is not None and rng.random() < 0.3):
                     break
             else:
                 del running[rank]
@@ -79,11 +81,17 @@ def execute(calls: Sequence[Call], slots: int | None = None) -> None:
 
 
 def _run_rank(
-    rank: int, calls: Sequence[Call], fifos: dict[tuple[ConnectionKind, int, int], deque[Array]], slots: int
+    rank: int,
+    calls: Sequence[Call],
+    fifos: dict[tuple[ConnectionKind, int, int], deque[Array]],
+    slots: int,
+    lend: bool,
 ) -> Iterator[bool]:
     """Yields True after a step that acted, False where one has to wait."""
     for call in calls:
         rank_call = _RankCall(call, rank, fifos, slots)
+        if lend:
+            rank_call.lend_from = Lend.always if rank_call.in_place() else Lend.apart
         for turn in range(rank_call.turns()):
             for step in call.programs[rank].steps:
                 loop = turn - step.lag
@@ -104,6 +112,11 @@ class _RankCall:
         self.call, self.rank, self.fifos, self.slots = call, rank, fifos, slots
         self.program = call.programs[rank]
         self.ins, self.outs = call.ins[rank], call.outs[rank]
+        self.lend_from: Lend | None = None
+        """Steps whose `lend` is at least this lend their memory; None: all copy."""
+
+    def in_place(self) -> bool:
+        return any(np.may_share_memory(i, o) for i in self.ins for o in self.outs)
 
     def loops(self, chunk: Ref) -> int:
         return ceil(len(self.memory(chunk)) / self.call.piece)
@@ -140,6 +153,9 @@ class _RankCall:
         result = result.copy()  # a slot holds its own bytes, and dst may be the memory of a source
         if step.dst is not None:
             self.memory(step.dst)[part] = result
+        if self.lend_from is not None and step.lend >= self.lend_from:
+            assert step.lent is not None  # check.py
+            result = self.memory(step.lent)[part]
         for ref in step.senders:
             for queue in self._outgoing(ref):
                 queue.append(result)

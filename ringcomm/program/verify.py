@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ringcomm.program.lending import refuse_unsafe_lending
 from ringcomm.program.numerics import refuse_other_tree
 from ringcomm.program.ops import CUT, REDUCING, Collective, Program, ScheduleError
 from ringcomm.program.plan import Plan
@@ -43,6 +44,7 @@ def verify_sequence(
         for first, second in zip(patterns, [*patterns[1:], patterns[0]], strict=True):
             _replay([plan, plan], [first, second], slots, tree_order)
         refuse_late_deadlock(plan, slots)
+        refuse_unsafe_lending(plan)
     if len(plans) > 1:
         _verify_mixed(plans, slots)
 

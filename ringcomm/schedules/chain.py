@@ -8,7 +8,7 @@ Every rank has one step a loop, so loops overlap along the chain without any lag
 from __future__ import annotations
 
 from ringcomm.program.build import Builder, in_rank_order, local_program
-from ringcomm.program.ops import Problem, Program
+from ringcomm.program.ops import Lend, Problem, Program
 
 
 def broadcast_chain(problem: Problem) -> Program:
@@ -23,12 +23,13 @@ def broadcast_chain(problem: Problem) -> Program:
     b = Builder(problem)
     following, previous = (rank + 1) % n, (rank - 1) % n
     if rank == problem.root:
-        b.send(b.input(), b.pair_to(following))
+        b.send(b.input(), b.pair_to(following), lend=Lend.always)
         b.copy(b.input(), b.output())
+        b.drain()
     elif following == problem.root:
         b.receive(b.pair_from(previous), b.output())
     else:
-        b.forward(b.pair_from(previous), b.pair_to(following), dst=b.output())
+        b.forward(b.pair_from(previous), b.pair_to(following), dst=b.output(), lend=Lend.always)
     return b.program()
 
 

@@ -9,12 +9,15 @@ one_shot all_reduce at n = 4, each rank r:        two_shot all_reduce at n = 4, 
 The costs in the docstrings are for one rank, the largest of all ranks, n >= 2; S is the whole message in bytes (output
 of all_gather and gather, input of reduce_scatter and scatter). A fan-out slot counts once: it is copied in once.
 Steps take the sources in group-rank order, so all ranks get equal bits whoever computes.
+
+Lending in place: two_shot may, because rank j's result, which overwrites chunk j, was made from it; one_shot may not,
+because others still read IN when its own result is written there.
 """
 
 from __future__ import annotations
 
 from ringcomm.program.build import Builder, local_program
-from ringcomm.program.ops import Problem, Program, Ref
+from ringcomm.program.ops import Lend, Problem, Program, Ref
 
 
 def _others(problem: Problem) -> list[int]:
@@ -55,8 +58,9 @@ def all_reduce_two_shot(problem: Problem) -> Program:
     b = Builder(problem, cut=problem.ranks)
     rank, (give, own, take) = problem.rank, _lags(problem, 3)
     for j in _others(problem):
-        b.send(b.input(j), b.pair_to(j), lag=give)
-    b.reduce_send(_operands(b, b.input(rank)), b.fan_out(), dst=b.output(rank), finish=True, lag=own)
+        b.send(b.input(j), b.pair_to(j), lag=give, lend=Lend.always)
+    operands = _operands(b, b.input(rank))
+    b.reduce_send(operands, b.fan_out(), dst=b.output(rank), finish=True, lag=own, lend=Lend.always)
     for j in _others(problem):
         b.receive(b.fan_out_from(j), b.output(j), lag=take)
     return b.program()
@@ -72,8 +76,9 @@ def broadcast_one_shot(problem: Problem) -> Program:
         return local_program(problem)
     b = Builder(problem)
     if problem.rank == problem.root:
-        b.send(b.input(), b.fan_out())
+        b.send(b.input(), b.fan_out(), lend=Lend.always)
         b.copy(b.input(), b.output())
+        b.drain()
     else:
         b.receive(b.fan_out_from(_root(problem)), b.output())
     return b.program()
@@ -89,7 +94,7 @@ def all_gather_one_shot(problem: Problem) -> Program:
         return local_program(problem)
     b = Builder(problem)
     early, late = _lags(problem, 2)
-    b.send(b.input(), b.fan_out(), lag=early)
+    b.send(b.input(), b.fan_out(), lag=early, lend=Lend.always)
     b.copy(b.input(), b.output(problem.rank), lag=early)
     for j in _others(problem):
         b.receive(b.fan_out_from(j), b.output(j), lag=late)
@@ -159,6 +164,7 @@ def scatter_one_shot(problem: Problem) -> Program:
         for j in _others(problem):
             b.send(b.input(j), b.pair_to(j))
         b.copy(b.input(problem.rank), b.output())
+        b.drain()
     else:
         b.receive(b.pair_from(_root(problem)), b.output())
     return b.program()

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringcomm.program.build import Builder, local_program
-from ringcomm.program.ops import Problem, Program
+from ringcomm.program.ops import Lend, Problem, Program
 
 # Found with the verifier: one loop of distance on pairs that carry up to two slots a loop (2 deadlock at n = 2 and 3).
 SLOTS_TO_PIPELINE = 3
@@ -61,11 +61,11 @@ def _up(b: Builder, chunk: int, place: Place, lag: int) -> None:
     operands = [b.input(chunk) if i == b.problem.rank else b.pair_from(i) for i in _sorted(b, place)]
     if place.parent is None:
         below = [b.pair_to(child) for child in place.children]
-        b.reduce_send(operands, *below, dst=b.output(chunk), finish=True, lag=lag)
+        b.reduce_send(operands, *below, dst=b.output(chunk), finish=True, lag=lag, lend=Lend.always)
     elif place.children:
         b.reduce_send(operands, b.pair_to(place.parent), chunk=b.input(chunk), lag=lag)
     else:
-        b.send(b.input(chunk), b.pair_to(place.parent), lag=lag)
+        b.send(b.input(chunk), b.pair_to(place.parent), lag=lag, lend=Lend.always)
 
 
 def _down(b: Builder, chunk: int, place: Place, lag: int) -> None:
@@ -73,7 +73,7 @@ def _down(b: Builder, chunk: int, place: Place, lag: int) -> None:
         return
     above, below = b.pair_from(place.parent), [b.pair_to(child) for child in place.children]
     if below:
-        b.forward(above, *below, dst=b.output(chunk), lag=lag)
+        b.forward(above, *below, dst=b.output(chunk), lag=lag, lend=Lend.always)
     else:
         b.receive(above, b.output(chunk), lag=lag)
 
@@ -94,10 +94,11 @@ def broadcast_tree(problem: Problem) -> Program:
     parent, children = _level_order(problem)
     below = [b.pair_to(child) for child in children]
     if parent is None:
-        b.send(b.input(), *below)
+        b.send(b.input(), *below, lend=Lend.always)
         b.copy(b.input(), b.output())
+        b.drain()
     elif below:
-        b.forward(b.pair_from(parent), *below, dst=b.output())
+        b.forward(b.pair_from(parent), *below, dst=b.output(), lend=Lend.always)
     else:
         b.receive(b.pair_from(parent), b.output())
     return b.program()

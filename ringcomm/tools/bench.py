@@ -78,6 +78,11 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     p.add_argument("--no-check", action="store_true", help="do not check values")
     p.add_argument("--backend", default="ringcomm")
     p.add_argument("--compare", metavar="BACKEND", help="time this backend in the same rounds, with a ratio")
+    p.add_argument(
+        "--registered", action="store_true",
+        help="also on registered memory (ringcomm.empty), in the same rounds, with a ratio; inputs are written anew "
+        "before each call",
+    )  # fmt: skip
     p.add_argument("--config", help="configuration of ringcomm: a path or a shipped name")
     p.add_argument("--probe", action="store_true", help="print the speed of a copy on all ranks before and after")
     p.add_argument("--timeout", type=at_least(1), default=120, help="of the groups, seconds")
@@ -109,6 +114,8 @@ def _check(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
         p.error(f"--ops sendrecv needs at least 2 ranks, --ranks is {a.ranks}")
     if "sendrecv" in a.ops and a.parts:
         p.error("--ops sendrecv has no asynchronous form here; leave --async out")
+    if a.registered and a.backend != "ringcomm":
+        p.error(f"--registered is for ringcomm; --backend is {a.backend}")
     if a.compare == a.backend:
         p.error(f"--compare is {a.compare}, the backend itself")
 
@@ -140,16 +147,21 @@ def plan(a: argparse.Namespace) -> Any:
     backends = [a.backend, *([a.compare] if a.compare else [])]
     return Plan(
         cases, backends, a.root, a.iters, a.warmup, a.rounds,
-        probe=a.probe, check=not a.no_check, timeout=a.timeout, quiet=a.quiet,
+        probe=a.probe, check=not a.no_check, timeout=a.timeout, quiet=a.quiet, registered=a.registered,
     )  # fmt: skip
 
 
 def header(a: argparse.Namespace) -> str:
     columns = f"{'op':<15}{'bytes':>11} {'count':>10} {'type':>13} {'redop':>8} {'place':>5} {'time us':>10}"
     columns += f" {'algbw':>7} {'busbw':>7} {'#wrong':>6} {'schedule':>9} {'memcpy us':>10}"
-    if a.compare:
-        columns += f" {a.compare + ' us':>11} {'#wrong':>6} {'ratio':>7}"
+    for name in _beside(a):
+        columns += f" {name + ' us':>13} {'#wrong':>6} {'ratio':>7}"
     return columns
+
+
+def _beside(a: argparse.Namespace) -> list[str]:
+    """What is timed beside the backend."""
+    return [*(["registered"] if a.registered else []), *([a.compare] if a.compare else [])]
 
 
 def line(a: argparse.Namespace, row: dict[str, Any]) -> str:
@@ -158,10 +170,10 @@ def line(a: argparse.Namespace, row: dict[str, Any]) -> str:
     text += f" {'in' if row['in_place'] else 'out':>5} {_us(row, a.backend)}"
     text += f" {row['algbw'].get(a.backend, 0):>7.2f} {row['busbw'].get(a.backend, 0):>7.2f}"
     text += f" {row['wrong'][a.backend]:>6} {row['schedule'] or '-':>9} {_us(row, 'memcpy')}"
-    if a.compare:
-        both = a.backend in row["us"] and a.compare in row["us"]
-        ratio = f"{row['us'][a.compare] / row['us'][a.backend]:.2f}x" if both else "-"
-        text += f" {_us(row, a.compare):>11} {row['wrong'][a.compare]:>6} {ratio:>7}"
+    for name in _beside(a):
+        both = a.backend in row["us"] and name in row["us"]
+        ratio = f"{row['us'][name] / row['us'][a.backend]:.2f}x" if both else "-"
+        text += f" {_us(row, name):>13} {row['wrong'][name]:>6} {ratio:>7}"
     return text + "".join(f"\n  {backend} could not run it: {error}" for backend, error in row["errors"].items())
 
 

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+import ringcomm
+
 PERIOD = 1021
 REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum": lambda x: x.sum(0),
@@ -133,8 +135,8 @@ class Operation:
     places: tuple[str, ...] = ("in",)
     asynchronous = True
 
-    def __init__(self, case: Case, rank: int, ranks: int, root: int = 0) -> None:
-        self.case, self.rank, self.ranks, self.root = case, rank, ranks, root
+    def __init__(self, case: Case, rank: int, ranks: int, root: int = 0, registered: bool = False) -> None:
+        self.case, self.rank, self.ranks, self.root, self.registered = case, rank, ranks, root, registered
         self.dtype = getattr(torch, case.dtype)
         size = torch.empty(0, dtype=self.dtype).element_size()
         elements = max(1, case.nbytes // max(1, case.parts) // size)
@@ -154,7 +156,13 @@ class Operation:
         return (ranks - 1) / ranks
 
     def new(self, count: int) -> torch.Tensor:
-        return torch.empty(count, dtype=self.dtype)
+        return (ringcomm if self.registered else torch).empty(count, dtype=self.dtype)
+
+    def rewrite(self) -> None:
+        """Writes what is given anew, with the same values, as an application would between two calls."""
+        given: torch.Tensor | None = getattr(self, "x", None)
+        if given is not None:
+            given.view(torch.uint8).add_(0)
 
     def own(self, x: torch.Tensor) -> torch.Tensor:
         """This rank's share of a tensor of all shares."""

@@ -2,6 +2,9 @@
 
 A figure is the median over rounds of the slowest rank's mean time per call; backends and the plain copy take turns in a
 round, so that drift of the machine hits all alike. Values are checked before and after the timing.
+
+With registered memory beside it, every rank writes its input anew before each call, and only the call is timed: in a
+bare loop each half of a registered message stays in its owner's cache, which no application sees.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from ringcomm import config, policy
 from ringcomm.config import COLLECTIVES
 from ringcomm.tools.bench_cases import OPERATIONS, Case, Operation
 
+REGISTERED = "registered"
 PROBE_BYTES = 128 << 20
 # The copy of PROBE_BYTES on both ranks at once takes 12.6 ms where both cores share a memory port and 7 ms where they
 # do not (measured, two vCPUs of an AMD Zen 5, 2026-11-29). Elsewhere only equal probes before and after mean something.
@@ -47,6 +51,8 @@ class Plan:
     check: bool = True
     timeout: float = 120.0
     quiet: bool = False
+    registered: bool = False
+    """Also ringcomm on registered memory, as a further column of that name."""
 
 
 @dataclass
@@ -138,6 +144,19 @@ def _probe(ranks: Ranks) -> float:
     return ranks.slowest([(time.perf_counter() - begin) / 4 * 1e3])[0]
 
 
+Contenders = dict[str, tuple[list[Operation], Any]]
+"""By name of the column: the calls and the group they go to."""
+
+
+def _contenders(ranks: Ranks, case: Case, calls: list[Operation]) -> Contenders:
+    found: Contenders = {backend: (calls, group) for backend, group in ranks.groups.items()}
+    if ranks.plan.registered:
+        kind, root = OPERATIONS[case.op], ranks.plan.root
+        theirs = [kind(case, ranks.rank, ranks.size, root, registered=True) for _ in calls]
+        found[REGISTERED] = (theirs, ranks.groups["ringcomm"])
+    return found
+
+
 def _row(ranks: Ranks, case: Case) -> dict[str, Any]:
     calls = [OPERATIONS[case.op](case, ranks.rank, ranks.size, ranks.plan.root) for _ in range(max(1, case.parts))]
     nbytes = sum(c.nbytes for c in calls)
@@ -153,16 +172,16 @@ def _row(ranks: Ranks, case: Case) -> dict[str, Any]:
         **{name: {} for name in ("us", "min_us", "algbw", "busbw", "wrong", "errors")},
     }
     usable = {}
-    for backend, group in ranks.groups.items():
-        error, wrong = _checked(ranks, calls, group, case)
-        row["wrong"][backend] = wrong
+    for name, (theirs, group) in _contenders(ranks, case, calls).items():
+        error, wrong = _checked(ranks, theirs, group, case)
+        row["wrong"][name] = wrong
         if error:
-            row["errors"][backend] = error
+            row["errors"][name] = error
         else:
-            usable[backend] = group
-    times = _times(ranks, calls, usable, case, nbytes)
-    for backend, group in usable.items():
-        row["wrong"][backend] += _checked(ranks, calls, group, case)[1]
+            usable[name] = (theirs, group)
+    times = _times(ranks, usable, case, nbytes)
+    for name, (theirs, group) in usable.items():
+        row["wrong"][name] += _checked(ranks, theirs, group, case)[1]
     for name, rounds in times.items():
         row["us"][name], row["min_us"][name] = statistics.median(rounds) * 1e6, min(rounds) * 1e6
         row["algbw"][name] = nbytes / statistics.median(rounds) / 1e9
@@ -211,11 +230,11 @@ def _checked(ranks: Ranks, calls: list[Operation], group: Any, case: Case) -> tu
     return error, ranks.total(wrong)
 
 
-def _times(
-    ranks: Ranks, calls: list[Operation], groups: dict[str, Any], case: Case, nbytes: int
-) -> dict[str, list[float]]:
-    """Seconds per call and round of each backend, slowest rank; and of a copy of the same bytes as 'memcpy'."""
-    bodies: dict[str, Callable[[], object]] = {b: partial(_call, calls, g, case.parts) for b, g in groups.items()}
+def _times(ranks: Ranks, usable: Contenders, case: Case, nbytes: int) -> dict[str, list[float]]:
+    """Seconds per call and round of each contender, slowest rank; and of a copy of the same bytes as 'memcpy'."""
+    bodies: dict[str, Callable[[], object]] = {
+        name: partial(_call, calls, group, case.parts) for name, (calls, group) in usable.items()
+    }
     if nbytes:
         source, target = torch.ones(nbytes, dtype=torch.uint8), torch.zeros(nbytes, dtype=torch.uint8)
         bodies["memcpy"] = lambda: target.copy_(source)
@@ -224,11 +243,26 @@ def _times(
     for _ in range(ranks.plan.rounds):
         for name, body in bodies.items():
             ranks.barrier()
-            begin = time.perf_counter()
-            for _ in range(iters[name]):
-                body()
-            times[name].append((time.perf_counter() - begin) / iters[name])
+            before = usable[name][0] if ranks.plan.registered and name in usable else []
+            times[name].append(_seconds(body, before, iters[name]) / iters[name])
     return {name: ranks.slowest(mine) for name, mine in times.items()}
+
+
+def _seconds(body: Callable[[], object], before: list[Operation], iters: int) -> float:
+    """Of `iters` calls; what is written anew before each of them is not counted."""
+    if not before:
+        begin = time.perf_counter()
+        for _ in range(iters):
+            body()
+        return time.perf_counter() - begin
+    total = 0.0
+    for _ in range(iters):
+        for operation in before:
+            operation.rewrite()
+        begin = time.perf_counter()
+        body()
+        total += time.perf_counter() - begin
+    return total
 
 
 def _iterations(ranks: Ranks, body: Callable[[], object]) -> int:

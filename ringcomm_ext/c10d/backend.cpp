@@ -4,6 +4,7 @@
 
 #include "c10d/describe.h"
 #include "c10d/overlap.h"
+#include "c10d/registered.h"
 #include "engine/process.h"
 
 namespace ringcomm {
@@ -62,6 +63,17 @@ c10d::ErrorType Backend::getError() {
   if (error.cause == Cause::timeout) return c10d::ErrorType::TIMEOUT;
   return error.cause == Cause::peer_died || error.cause == Cause::peer_left ? c10d::ErrorType::REMOTE_ERROR
                                                                             : c10d::ErrorType::COMM_ERROR;
+}
+
+std::shared_ptr<c10::Allocator> Backend::getMemAllocator() {
+  return {&registered_allocator(), [](c10::Allocator*) {}};
+}
+
+at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK_VALUE(size >= 0, "ringcomm: allocate_tensor: size is ", size, "; it must be 0 or more");
+  TORCH_CHECK_VALUE(options.device().is_cpu(), "ringcomm: allocate_tensor: device is ", options.device(),
+                    "; this build handles CPU tensors");
+  return registered_empty({size}, c10::typeMetaToScalarType(options.dtype()));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- launching

@@ -83,6 +83,10 @@ class Backend final : public c10d::Backend {
   void waitForPendingWorks() override;
   void enableCollectivesTiming() override {}  // every request knows when it began and ended
   const char* connection_kind() const { return group_->connection_kind(); }
+  // Registered memory: FSDP2's set_allocate_memory_from_process_group_for_comm asks for it here.
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
 
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return group().sequence(); }

@@ -96,6 +96,8 @@ Segment::~Segment() {
   if (MemoryBudget* budget = budget_.load()) budget->give(committed_.load());
 }
 
+void Segment::exclude_from_dumps() { madvise(data_, size_, MADV_DONTDUMP); }
+
 bool Segment::commit(size_t offset, size_t bytes, MemoryBudget& budget, const char* what, Error& error) {
   const size_t first = offset / kPage * kPage;
   const size_t length = (offset + bytes + kPage - 1) / kPage * kPage - first;

@@ -40,6 +40,12 @@ class Segment {
   char* data() const { return data_; }
   size_t size() const { return size_; }
   int fd() const { return fd_; }  // -1 on a segment opened from a peer
+  bool contains(const void* data, size_t bytes) const {
+    const char* from = static_cast<const char*>(data);
+    return from >= data_ && from < data_ + size_ && bytes <= static_cast<size_t>(data_ + size_ - from);
+  }
+  // For large sparse ones: writing a core dump would fill every hole of it with a page.
+  void exclude_from_dumps();
   // Makes [offset, offset + bytes) real memory. `what` names it in the error.
   bool commit(size_t offset, size_t bytes, MemoryBudget& budget, const char* what, Error& error);
 

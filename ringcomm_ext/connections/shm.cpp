@@ -16,12 +16,13 @@ class ShmSender final : public Sender {
     int rank;
     Doorbell* doorbell;
   };
-  ShmSender(Segment& segment, ShmLayout::Place place, FifoShape shape, std::vector<Reader> readers,
+  ShmSender(Segment& segment, ShmLayout::Place place, FifoShape shape, std::vector<Reader> readers, Segment* heap,
             MemoryBudget& budget, const char* what)
       : fifo_(segment.data() + place.header, segment.data() + place.payload, shape),
         segment_(segment),
         payload_(place.payload),
         readers_(std::move(readers)),
+        heap_(heap),
         budget_(budget),
         what_(what) {}
 
@@ -34,6 +35,14 @@ class ShmSender final : public Sender {
     for (const Reader& r : readers_) r.doorbell->ring();
   }
   void fill(char* place, const void* data, size_t bytes) override { copy_(place, data, bytes); }
+  bool can_lend(const void* data, size_t bytes) const override {
+    return bytes > kInlineBytes && heap_ != nullptr && heap_->contains(data, bytes);
+  }
+  void lend(const void* data, uint32_t tag) override {
+    fifo_.refer(static_cast<uint64_t>(static_cast<const char*>(data) - heap_->data()));
+    publish(tag);
+  }
+  bool settled() override { return fifo_.settled(); }
   size_t capacity() const override { return fifo_.shape().capacity; }
   int waits_for() const override { return readers_[fifo_.slowest_reader()].rank; }
   const Error* error() const override { return error_ ? &error_ : nullptr; }
@@ -49,6 +58,7 @@ class ShmSender final : public Sender {
   Segment& segment_;
   size_t payload_;
   std::vector<Reader> readers_;
+  Segment* const heap_;  // this process's own
   MemoryBudget& budget_;
   const char* what_;
   SlotCopy copy_;
@@ -58,13 +68,15 @@ class ShmSender final : public Sender {
 
 class ShmReceiver final : public Receiver {
  public:
-  ShmReceiver(Segment& segment, ShmLayout::Place place, FifoShape shape, uint32_t reader, int peer, Doorbell& writer)
-      : fifo_(segment.data() + place.header, segment.data() + place.payload, shape, reader),
+  ShmReceiver(const ShmPeer& from, ShmLayout::Place place, FifoShape shape, uint32_t reader, int peer)
+      : fifo_(from.segment->data() + place.header, from.segment->data() + place.payload, shape, reader, 0,
+              from.heap ? from.heap->data() : nullptr),
         peer_(peer),
         capacity_(shape.capacity),
-        writer_(writer) {}
+        writer_(*from.doorbell) {}
 
   const char* peek(size_t bytes, uint32_t* tag) override { return fifo_.peek(bytes, tag); }
+  bool lent() const override { return fifo_.lent(); }
   void release() override { fifo_.release(); }
   void flush() override {
     if (!fifo_.unflushed()) return;
@@ -141,10 +153,11 @@ class ShmConnections final : public Connections {
   }
   std::unique_ptr<Sender> make_sender(ShmLayout::Place place, FifoShape shape, std::vector<ShmSender::Reader> readers,
                                       const char* what) {
-    return std::make_unique<ShmSender>(*peers_[rank_].segment, place, shape, std::move(readers), budget_, what);
+    const ShmPeer& own = peers_[rank_];
+    return std::make_unique<ShmSender>(*own.segment, place, shape, std::move(readers), own.heap.get(), budget_, what);
   }
   std::unique_ptr<Receiver> make_receiver(ShmLayout::Place place, FifoShape shape, uint32_t index, int peer) {
-    return std::make_unique<ShmReceiver>(*peers_[peer].segment, place, shape, index, peer, *peers_[peer].doorbell);
+    return std::make_unique<ShmReceiver>(peers_[peer], place, shape, index, peer);
   }
 
   ShmLayout layout_;

@@ -41,6 +41,7 @@ struct ShmLayout {
 struct ShmPeer {
   std::shared_ptr<Segment> segment;
   Doorbell* doorbell = nullptr;
+  std::shared_ptr<Segment> heap = nullptr;  // its process's registered memory, if it has any
 };
 
 // `peers[rank]` is this rank's own.

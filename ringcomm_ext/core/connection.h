@@ -23,8 +23,14 @@ class Sender {
   virtual void fill(char* place, const void* data, size_t bytes) { std::memcpy(place, data, bytes); }
   // Hands over the message last reserved. `tag` reaches the reader with it.
   virtual void publish(uint32_t tag) = 0;
+  // Lending: instead of a copy the readers get `data` itself. can_lend: they can read it where it lies (registered memory) and it has over 56
+  // bytes. lend: takes the place of fill() and publish() after a reserve(0) that gave room; `data` stays as it is until settled().
+  virtual bool can_lend(const void* /*data*/, size_t /*bytes*/) const { return false; }
+  virtual void lend(const void* /*data*/, uint32_t /*tag*/) {}
+  // True once every reader has released and flushed everything published so far. While false, waits_for() is one that has not.
+  virtual bool settled() = 0;
   virtual size_t capacity() const = 0;
-  // The rank that reserve() waits for.
+  // The rank that reserve() or settled() waits for.
   virtual int waits_for() const = 0;
   virtual const Error* error() const = 0;
 };
@@ -34,6 +40,9 @@ class Receiver {
   virtual ~Receiver() = default;
   // The next message of `bytes` (both ends must agree on it), or nullptr while it is not there. Stays valid until release().
   virtual const char* peek(size_t bytes, uint32_t* tag) = 0;
+  // Whether the message that peek() showed, of over 56 bytes, is lent: its bytes are as good as the writer's word, so who used them asks
+  // whether the group has failed before the result counts.
+  virtual bool lent() const { return false; }
   virtual void release() = 0;
   // Tells the writer what was released. Required before giving up for want of progress and at the end of a program; cheap when there is nothing new.
   virtual void flush() = 0;

@@ -2,7 +2,7 @@
 //
 // Header: one tail per reader, then one line per slot. A line is the cache line that says "slot published" and carries up to
 // 56 bytes itself, so a small message costs one line transfer and no slot. Payload: `slots` cells of `capacity` bytes, untouched
-// until a message over 56 bytes comes.
+// until a message over 56 bytes comes. A message over 56 bytes may lie in the writer's heap instead: the line then says where.
 //
 // Positions count messages for ever (mod 2^32); lines and slots are used in turn. Each end keeps its place in the turn beside its position:
 // position % slots would jump at 2^32 unless slots is a power of two. The writer publishes position p by storing p + 1 into the line's
@@ -25,7 +25,10 @@ inline constexpr size_t kCacheLine = 64;
 struct alignas(kCacheLine) Line {
   std::atomic<uint32_t> position;
   uint32_t tag;  // fingerprint of the call this slot belongs to
-  char payload[kInlineBytes];
+  union {
+    char payload[kInlineBytes];
+    uint64_t lent;  // of a message over 56 bytes: 0 it is in the slot, else 1 + its offset in the writer's heap
+  };
 };
 static_assert(sizeof(Line) == kCacheLine);
 
@@ -63,15 +66,21 @@ class FifoWriter {
   // Where to write the next message of `bytes` (at most the capacity); nullptr while the slowest reader is a whole FIFO behind.
   char* reserve(size_t bytes) {
     if (next_ - slowest_ >= shape_.slots && !look_at_tails()) return nullptr;
-    return bytes <= kInlineBytes ? lines_[turn_].payload : payload_ + turn_ * shape_.capacity;
+    if (bytes <= kInlineBytes) return lines_[turn_].payload;
+    lines_[turn_].lent = 0;
+    return payload_ + turn_ * shape_.capacity;
   }
+  // After a reserve(0) that gave room: the next message, over 56 bytes, lies at this offset of the writer's heap, and stays there until settled().
+  void refer(uint64_t heap_offset) { lines_[turn_].lent = heap_offset + 1; }
   void publish(uint32_t tag) {
     Line& line = lines_[turn_];
     line.tag = tag;
     line.position.store(++next_, kPublishOrder);
     if (++turn_ == shape_.slots) turn_ = 0;
   }
-  // The reader that holds the writer up: meaningful after reserve() gave nullptr.
+  // True once every reader has released everything that was published.
+  bool settled() { return next_ == slowest_ || (look_at_tails(), next_ == slowest_); }
+  // The reader that holds the writer up: meaningful after reserve() gave nullptr or settled() false.
   uint32_t slowest_reader() const { return slowest_reader_; }
   const FifoShape& shape() const { return shape_; }
 
@@ -103,10 +112,13 @@ class FifoWriter {
 class FifoReader {
  public:
   FifoReader() = default;
-  FifoReader(char* header, char* payload, FifoShape shape, uint32_t reader, uint32_t position = 0)
+  // `heap`: where this process has the writer's heap mapped; null if it has none.
+  FifoReader(char* header, char* payload, FifoShape shape, uint32_t reader, uint32_t position = 0,
+             const char* heap = nullptr)
       : tail_(reinterpret_cast<Tail*>(header) + reader),
         lines_(reinterpret_cast<Line*>(header + shape.readers * kCacheLine)),
         payload_(payload),
+        heap_(heap),
         shape_(shape),
         next_(position),
         flushed_(position) {}
@@ -116,8 +128,11 @@ class FifoReader {
     const Line& line = lines_[turn_];
     if (line.position.load(std::memory_order_seq_cst) != next_ + 1) return nullptr;
     *tag = line.tag;
-    return bytes <= kInlineBytes ? line.payload : payload_ + turn_ * shape_.capacity;
+    if (bytes <= kInlineBytes) return line.payload;
+    return line.lent == 0 ? payload_ + turn_ * shape_.capacity : heap_ + (line.lent - 1);
   }
+  // Whether the message over 56 bytes that peek() showed lies in the writer's heap.
+  bool lent() const { return lines_[turn_].lent != 0; }
   // Done with the message peek() showed. The writer learns of it at flush(): many small messages, one store.
   void release() {
     ++next_;
@@ -131,6 +146,7 @@ class FifoReader {
   Tail* tail_ = nullptr;
   const Line* lines_ = nullptr;
   const char* payload_ = nullptr;
+  const char* heap_ = nullptr;
   FifoShape shape_;
   uint32_t next_ = 0;
   uint32_t flushed_ = 0;

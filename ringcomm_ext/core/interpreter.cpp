@@ -25,6 +25,15 @@ Interpreter::Interpreter(Run run) : run_(std::move(run)) {
   loops_ = longest == 0 ? 0 : longest + run_.program->max_lag;
   source_.resize(run_.program->most_sources);
   place_.resize(run_.program->most_senders);
+  in_place_ = shares_memory();
+}
+
+bool Interpreter::shares_memory() const {
+  for (size_t i = 0; i < run_.in.size(); ++i) {
+    const int out = run_.program->shared_out(static_cast<int>(i));
+    if (out >= 0 && run_.in[i].count > 0 && run_.in[i].data == run_.out[out].data) return true;
+  }
+  return false;
 }
 
 bool Interpreter::piece_of(const Step& s, Piece& p) const {
@@ -62,16 +71,26 @@ Interpreter::Ready Interpreter::source_ready(const Step& s, size_t bytes) {
   return Ready::yes;
 }
 
-Interpreter::Ready Interpreter::sender_ready(const Step& s, size_t bytes) {
-  Sender& to = *run_.senders[run_.program->step_senders(s)[have_senders_].index];
-  char* place = to.reserve(bytes);
+// The memory that the readers of this step may be shown, or nullptr: it must be copied.
+const char* Interpreter::lendable(const Step& s, const Piece& p) const {
+  if (s.lend == Lend::never || (s.lend == Lend::apart && in_place_) || p.count * run_.element < run_.lend_from)
+    return nullptr;
+  return at(run_.program->lent(s), p);
+}
+
+Interpreter::Ready Interpreter::sender_ready(const Step& s, const Piece& p) {
+  Sender& to = sender(s, have_senders_);
+  const size_t bytes = p.count * run_.element;
+  const char* data = lendable(s, p);
+  const bool lends = data != nullptr && to.can_lend(data, bytes);
+  char* place = to.reserve(lends ? 0 : bytes);
   if (place == nullptr) {
     waits_for_ = to.waits_for();
     to_send_ = true;
     error_ = to.error();
     return error_ ? Ready::failed : Ready::no;
   }
-  place_[have_senders_++] = place;
+  place_[have_senders_++] = lends ? nullptr : place;
   return Ready::yes;
 }
 
@@ -88,7 +107,7 @@ Interpreter::Ready Interpreter::ready(const Step& s, const Piece& p) {
     if (r != Ready::yes) return r;
   }
   while (have_senders_ < s.nsenders) {
-    const Ready r = sender_ready(s, bytes);
+    const Ready r = sender_ready(s, p);
     if (r != Ready::yes) return r;
   }
   return Ready::yes;
@@ -97,7 +116,8 @@ Interpreter::Ready Interpreter::ready(const Step& s, const Piece& p) {
 void Interpreter::reduce_step(const Step& s, const Piece& p) {
   const ReduceFn fn = s.finish ? run_.finish : run_.reduce;
   char* const dst = s.dst.none() ? nullptr : at(s.dst, p);
-  if (s.nsenders == 0) {
+  const bool copies = std::any_of(place_.begin(), place_.begin() + s.nsenders, [](const char* p) { return p; });
+  if (!copies) {
     fn(dst, source_.data(), s.nsources, p.count, run_.program->nranks);
     return;
   }
@@ -106,7 +126,8 @@ void Interpreter::reduce_step(const Step& s, const Piece& p) {
     const size_t n = std::min(block, p.count - done);
     char* const target = dst ? dst + done * run_.element : scratch;
     fn(target, source_.data(), s.nsources, n, run_.program->nranks);
-    for (int k = 0; k < s.nsenders; ++k) sender(s, k).fill(place_[k] + done * run_.element, target, n * run_.element);
+    for (int k = 0; k < s.nsenders; ++k)
+      if (place_[k]) sender(s, k).fill(place_[k] + done * run_.element, target, n * run_.element);
     for (int k = 0; k < s.nsources; ++k) source_[k] = static_cast<const char*>(source_[k]) + n * run_.element;
   }
 }
@@ -138,7 +159,8 @@ void Interpreter::act(const Step& s, const Piece& p) {
       }
       [[fallthrough]];
     case Opcode::send:
-      for (int k = 0; k < s.nsenders; ++k) sender(s, k).fill(place_[k], source_[0], bytes);
+      for (int k = 0; k < s.nsenders; ++k)
+        if (place_[k]) sender(s, k).fill(place_[k], source_[0], bytes);
       break;
     case Opcode::reduce:
     case Opcode::reduce_send:
@@ -147,14 +169,43 @@ void Interpreter::act(const Step& s, const Piece& p) {
     case Opcode::skip:
       break;
   }
+  put(s, p);
+  take(s, bytes);
+}
+
+void Interpreter::put(const Step& s, const Piece& p) {
   const uint32_t tag = tag_for(s);
-  for (int k = 0; k < s.nsenders; ++k) sender(s, k).publish(tag);
+  for (int k = 0; k < s.nsenders; ++k) {
+    if (place_[k]) {
+      sender(s, k).publish(tag);
+    } else {
+      sender(s, k).lend(lendable(s, p), tag);
+      lent_ = true;
+    }
+  }
+}
+
+void Interpreter::take(const Step& s, size_t bytes) {
   for (int k = 0; k < s.nsources; ++k)
     if (const Ref& r = run_.program->sources(s)[k]; r.kind == RefKind::receiver) {
       Receiver& from = *run_.receivers[r.index];
+      if (bytes > kInlineBytes && s.opcode != Opcode::skip) borrowed_ |= from.lent();
       from.release();
       if (bytes > kInlineBytes) from.flush();  // a slot's room is worth a store at once; a line's can wait for the end
     }
+}
+
+// What was lent is read by then, and who asked to be the last to end is.
+Interpreter::Ready Interpreter::settled() {
+  for (; settled_ < run_.program->senders.size(); ++settled_) {
+    Sender& to = *run_.senders[settled_];
+    if (to.settled()) continue;
+    waits_for_ = to.waits_for();
+    to_send_ = true;
+    error_ = to.error();
+    return error_ ? Ready::failed : Ready::no;
+  }
+  return Ready::yes;
 }
 
 void Interpreter::flush() {
@@ -180,7 +231,16 @@ Progress Interpreter::advance() {
     }
   }
   flush();
-  return Progress::done;
+  if (!lent_ && !(run_.program->drain && loops_ > 0)) return Progress::done;
+  pc_ = nsteps - 1;
+  switch (settled()) {
+    case Ready::yes:
+      return Progress::done;
+    case Ready::no:
+      return moved ? Progress::moved : Progress::blocked;
+    default:
+      return Progress::failed;
+  }
 }
 
 }  // namespace ringcomm

@@ -74,6 +74,9 @@ std::string check_step(const Program& p, const Step& s, int i) {
   if (s.dst.none() ? shape.must_dst : !shape.may_dst || s.dst.kind != RefKind::out)
     return at("the destination", i, s.dst.index);
   if (!Reader::local(s.chunk)) return at("the governing chunk", i, s.chunk.index);
+  // Without a destination the result of a reduction or a forward is nowhere but in the slots.
+  const bool has_memory = shape.senders && (s.opcode == Opcode::send || !s.dst.none());
+  if (s.lend != Lend::never && !has_memory) return at("flags", i, static_cast<int>(s.lend) << kLendShift);
   if (s.finish && s.opcode != Opcode::reduce && s.opcode != Opcode::reduce_send) return at("flags", i, kFlagFinish);
   for (int k = 0; k < s.nsources; ++k) {
     const Ref& r = p.sources(s)[k];
@@ -90,6 +93,25 @@ std::string check_step(const Program& p, const Step& s, int i) {
 }
 
 }  // namespace
+
+int Program::shared_out(int in) const {
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::broadcast:
+    case Collective::reduce:
+      return in < nchunks_out ? in : -1;
+    case Collective::all_gather:
+      return rank;
+    case Collective::gather:
+      return rank == root ? rank : -1;
+    case Collective::reduce_scatter:
+      return in == rank ? 0 : -1;
+    case Collective::scatter:
+      return rank == root && in == rank ? 0 : -1;
+    default:
+      return -1;
+  }
+}
 
 std::string Program::load(const int32_t* words, size_t count, Program& out) {
   ProgramHeader h;
@@ -110,13 +132,15 @@ std::string Program::load(const int32_t* words, size_t count, Program& out) {
   if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks || h.root < -1 || h.root >= h.nranks)
     return "rank, root or nranks is out of range";
   if (h.slots < 1) return "slots is " + std::to_string(h.slots);
-  if (h.reserved0 != 0 || h.reserved1 != 0) return "a reserved word of the header is not 0";
+  if (h.flags & ~kFlagDrain) return "flags of the header is " + std::to_string(h.flags);
+  if (h.reserved != 0) return "the reserved word of the header is not 0";
 
   out = Program{};
   out.collective = static_cast<Collective>(h.collective);
   out.nranks = h.nranks, out.rank = h.rank, out.root = h.root;
   out.nchunks_in = h.nchunks_in, out.nchunks_out = h.nchunks_out;
   out.max_lag = h.max_lag, out.slots = h.slots;
+  out.drain = (h.flags & kFlagDrain) != 0;
 
   const Reader reader(h);
   const int32_t* steps = words + 16;
@@ -132,7 +156,7 @@ std::string Program::load(const int32_t* words, size_t count, Program& out) {
     PackedStep w;
     std::memcpy(&w, steps + 8 * i, sizeof w);
     if (w.opcode < 0 || w.opcode >= kOpcodes) return at("the opcode", i, w.opcode);
-    if (w.flags & ~kFlagFinish) return at("flags", i, w.flags);
+    if (w.flags < 0 || (w.flags >> kLendShift) > static_cast<int>(Lend::always)) return at("flags", i, w.flags);
     if (w.lag < 0 || w.lag > h.max_lag) return at("lag", i, w.lag);
     if (w.first_ref != next_ref || w.nsources < 0 || w.nsenders < 0 ||
         int64_t{w.first_ref} + w.nsources + w.nsenders > h.nrefs)
@@ -141,6 +165,7 @@ std::string Program::load(const int32_t* words, size_t count, Program& out) {
     longest_lag = std::max(longest_lag, w.lag);
     Step s{static_cast<Opcode>(w.opcode),
            (w.flags & kFlagFinish) != 0,
+           static_cast<Lend>(w.flags >> kLendShift),
            w.lag,
            {},
            {},

@@ -8,7 +8,7 @@
 namespace ringcomm {
 
 inline constexpr int32_t kProgramMagic = 0x52434f4d;  // "RCOM"
-inline constexpr int32_t kProgramVersion = 1;
+inline constexpr int32_t kProgramVersion = 2;
 
 enum class Collective : int32_t {
   all_reduce = 0,
@@ -85,14 +85,23 @@ enum class RefKind : int32_t { in = 0, out = 1, receiver = 2, sender = 3 };
 inline constexpr int kRefKindShift = 28;
 inline constexpr int32_t kNoRef = -1;
 
+// Flags of a step: finish, and when it may lend (Lend << kLendShift).
 inline constexpr int32_t kFlagFinish = 1;
+inline constexpr int kLendShift = 1;
+
+// When the readers may read a step's memory in place, in registered memory, instead of a slot: never, in calls whose inputs and outputs lie apart,
+// or in all calls. The verifier proves that nothing is written there before they have read it.
+enum class Lend : int32_t { never = 0, apart = 1, always = 2 };
+
+// Flag of a program, in its header: at its end it waits until its readers have taken everything.
+inline constexpr int32_t kFlagDrain = 1;
 
 enum class ConnectionKind : int32_t { pair = 0, fan_out = 1 };
 
 // The packed table, part by part.
 struct ProgramHeader {
   int32_t magic, version, collective, nranks, rank, root, nchunks_in, nchunks_out;
-  int32_t nsteps, nrefs, nsenders, nreceivers, max_lag, slots, reserved0, reserved1;
+  int32_t nsteps, nrefs, nsenders, nreceivers, max_lag, slots, flags, reserved;
 };
 static_assert(sizeof(ProgramHeader) == 16 * sizeof(int32_t));
 

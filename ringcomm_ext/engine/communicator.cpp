@@ -59,7 +59,7 @@ Communicator::Communicator(Engine& engine, GroupSpec spec)
       board_(spec_.board->data(), spec_.ranks, spec_.rank),
       roll_(board_.roll_call()) {
   std::vector<ShmPeer> peers;
-  for (const PeerInfo& p : spec_.peers) peers.push_back({p.segment, &p.process->doorbell()});
+  for (const PeerInfo& p : spec_.peers) peers.push_back({p.segment, &p.process->doorbell(), p.process->heap});
   connections_ = make_shm_connections(spec_.layout, spec_.rank, std::move(peers), engine.budget());
   for (int c = 0; c < spec_.layout.channels; ++c) lanes_.push_back(std::make_unique<Lane>());
   mailbox_ = std::make_unique<Mailbox>(*connections_, spec_.rank, spec_.ranks, spec_.layout.message_capacity);

@@ -114,6 +114,9 @@ void Communicator::deliver(Ended& ended) {
   for (RequestPtr& request : ended) {
     if (request->large) large_.fetch_sub(1, std::memory_order_relaxed);
     pending_.fetch_sub(1, std::memory_order_seq_cst);
+    // It used memory of a rank that may have given it up meanwhile; but a rank posts the failure before it does.
+    Error lost;
+    if (request->borrowed.load(std::memory_order_relaxed) && board_.read_error(lost)) request->spoil(lost);
     auto then = request->complete();
     if (logs(LogLevel::debug)) log_end(*request);
     if (then) engine_.callbacks().run(std::move(then));
@@ -236,8 +239,7 @@ void Communicator::leave(int64_t until_ns, bool owes_sends) {
   if (board_.failed()) note_failure();
   let_end(until_ns, owes_sends);
   leave_record();
-  board_.set_state(RankState::left);
-  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
+  Error last;
   {
     const std::lock_guard<std::mutex> hold(error_mutex_);
     if (!error_) {
@@ -248,7 +250,13 @@ void Communicator::leave(int64_t until_ns, bool owes_sends) {
                     "ringcomm: group '%s' was destroyed on rank %d while this call was still pending",
                     spec_.name.c_str(), shown(spec_.rank));
     }
+    last = error_;
   }
+  // Readers that are late would take what the caller may now write there for what it lent them.
+  for (const auto& lane : lanes_)
+    if (const RequestPtr front = lane->front(); front && front->lends.load()) board_.post(last);
+  board_.set_state(RankState::left);
+  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
   failed_.store(true, std::memory_order_seq_cst);
   while (pending() > 0) {
     Ended ended;

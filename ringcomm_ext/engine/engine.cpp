@@ -47,6 +47,9 @@ std::unique_ptr<Engine> Engine::start(const EngineOptions& options, Error& error
   engine->self_->key = to_hex(fresh_nonce());
   engine->self_->doorbell_segment = Segment::create(sizeof(Doorbell), error);
   if (!engine->self_->doorbell_segment || !engine->server_.listen(error)) return nullptr;
+  engine->heap_ = options.heap ? options.heap : Heap::create(0, error);
+  if (!engine->heap_) return nullptr;
+  engine->self_->heap = engine->heap_->segment();
   engine->self_->pidfd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
   if (engine->self_->pidfd < 0) {
     system_error(error, "pidfd_open (Linux 5.3 or newer is needed)");
@@ -87,22 +90,30 @@ Engine::~Engine() {
     if (fd >= 0) close(fd);
 }
 
-std::vector<int> Engine::own_fds() const { return {self_->doorbell_segment->fd(), self_->pidfd}; }
+std::vector<int> Engine::own_fds() const {
+  return {self_->doorbell_segment->fd(), self_->pidfd, heap_->segment()->fd()};
+}
 
 // ---------------------------------------------------------------------------------------------------------------- peers
 
-std::shared_ptr<PeerProcess> Engine::peer(const std::string& key, int doorbell_fd, int pidfd, Error& error) {
+std::shared_ptr<PeerProcess> Engine::peer(const std::string& key, const PeerFds& fds, Error& error) {
   const std::lock_guard<std::mutex> hold(mutex_);
   if (auto known = peers_[key].lock()) {
-    close(doorbell_fd);
-    close(pidfd);
+    for (int fd : {fds.doorbell, fds.pidfd, fds.heap}) close(fd);
     return known;
   }
-  auto segment = Segment::open(doorbell_fd, error);
-  if (!segment) {
-    close(pidfd);
+  auto doorbell = Segment::open(fds.doorbell, error);
+  auto heap = Segment::open(fds.heap, error);
+  if (!doorbell || !heap) {
+    close(fds.pidfd);
+    if (doorbell) {
+      const size_t end = std::strlen(error.text);
+      std::snprintf(error.text + end, sizeof error.text - end,
+                    " (address space for a peer's registered memory: lower memory.registered)");
+    }
     return nullptr;
   }
+  heap->exclude_from_dumps();
   // The last group with this peer may go away on any thread. Closing does not take the descriptor out of the epoll set: it came through a socket, so
   // its sender has it open too; it would stay, and the next descriptor of this peer under the same number would be refused as known.
   std::shared_ptr<PeerProcess> peer(new PeerProcess, [epoll = epoll_](PeerProcess* p) {
@@ -113,8 +124,9 @@ std::shared_ptr<PeerProcess> Engine::peer(const std::string& key, int doorbell_f
     delete p;
   });
   peer->key = key;
-  peer->pidfd = pidfd;
-  peer->doorbell_segment = std::move(segment);
+  peer->pidfd = fds.pidfd;
+  peer->doorbell_segment = std::move(doorbell);
+  peer->heap = std::move(heap);
   peers_[key] = peer;
   watch(peer);
   for (auto it = peers_.begin(); it != peers_.end();) it = it->second.expired() ? peers_.erase(it) : std::next(it);

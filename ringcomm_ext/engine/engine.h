@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "connections/fd_exchange.h"
+#include "connections/heap.h"
 #include "connections/segment.h"
 #include "engine/backoff.h"
 #include "engine/callbacks.h"
@@ -28,6 +29,7 @@ struct EngineOptions {
   int workers = 1;
   WaitPolicy driver;
   size_t memory_limit = size_t{1} << 30;
+  std::shared_ptr<Heap> heap = nullptr;  // registered memory; null: the engine makes an empty one
 };
 
 class Engine {
@@ -41,11 +43,14 @@ class Engine {
   Callbacks& callbacks() { return callbacks_; }
   Doorbell& doorbell() { return self_->doorbell(); }
   const std::string& key() const { return self_->key; }
-  // Descriptors a peer needs to know this process: doorbell, pidfd.
+  // Descriptors a peer needs to know this process, in the order of PeerFds.
   std::vector<int> own_fds() const;
 
   // The process with this key; takes over the descriptors.
-  std::shared_ptr<PeerProcess> peer(const std::string& key, int doorbell_fd, int pidfd, Error& error);
+  struct PeerFds {
+    int doorbell, pidfd, heap;
+  };
+  std::shared_ptr<PeerProcess> peer(const std::string& key, const PeerFds& fds, Error& error);
 
   void add(const CommunicatorPtr& group);
   void remove(const Communicator* group);
@@ -80,6 +85,7 @@ class Engine {
   MemoryBudget budget_;
   FdServer server_;
   Callbacks callbacks_;
+  std::shared_ptr<Heap> heap_;
   std::shared_ptr<PeerProcess> self_;
   int epoll_ = -1, stop_event_ = -1, timer_ = -1;
   std::atomic<bool> timer_set_{false};

@@ -39,7 +39,7 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
   if (peer == rank_) {
     info.segment = segment_;
     const std::vector<int> own = engine_.own_fds();
-    info.process = engine_.peer(engine_.key(), dup(own[0]), dup(own[1]), error);
+    info.process = engine_.peer(engine_.key(), {dup(own[0]), dup(own[1]), dup(own[2])}, error);
     return info.process != nullptr;
   }
   Nonce nonce;
@@ -59,7 +59,7 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
                   spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str());
     return false;
   }
-  const size_t expected = peer == 0 ? 4 : 3;
+  const size_t expected = peer == 0 ? 5 : 4;
   if (fds.size() != expected) {
     for (int fd : fds) close(fd);
     error.cause = Cause::internal;
@@ -68,9 +68,9 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
                   fds.size(), expected);
     return false;
   }
-  info.process = engine_.peer(card.process, fds[1], fds[2], error);
+  info.process = engine_.peer(card.process, {fds[1], fds[2], fds[3]}, error);
   info.segment = Segment::open(fds[0], error);
-  if (peer == 0) spec.board = Segment::open(fds[3], error);
+  if (peer == 0) spec.board = Segment::open(fds[4], error);
   return info.process && info.segment && (peer != 0 || spec.board);
 }
 

@@ -54,7 +54,9 @@ bool Lane::drive_held(Ended& ended, Stall& stall) {
   while (Part* part = head()) {
     Interpreter& run = *part->interpreter;
     const Progress progress = run.advance();
+    if (run.lent()) part->request->lends.store(progress != Progress::done, std::memory_order_relaxed);
     if (progress == Progress::done) {
+      if (run.borrowed()) part->request->borrowed.store(true, std::memory_order_relaxed);
       pop(nullptr, ended);
       moved = true;
       continue;

@@ -14,6 +14,7 @@ struct PeerProcess {
   std::string key;  // fresh per process
   int pidfd = -1;   // readable when it is gone; owned by the engine's watch
   std::shared_ptr<Segment> doorbell_segment;
+  std::shared_ptr<Segment> heap;  // its registered memory, all of it
   std::atomic<bool> dead{false};
 
   Doorbell& doorbell() const { return *reinterpret_cast<Doorbell*>(doorbell_segment->data()); }

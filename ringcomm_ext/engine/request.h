@@ -23,6 +23,8 @@ class Request {
   int source = -1;                 // recv: who sent it; valid once done
   FlightRecord* flight = nullptr;  // where it is recorded, if it is; set before it is queued
   uint64_t flight_id = 0;
+  // Lending (docs/registered_memory.md): readers may still read this call's memory; this call has read memory of others.
+  std::atomic<bool> lends{false}, borrowed{false};
 
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
   // Valid once done; null on success.
@@ -42,15 +44,17 @@ class Request {
   void set_parts(int parts) { parts_left_.store(parts, std::memory_order_relaxed); }
   // One lane is through with it (with an error or not). True when it was the last: then complete() must follow.
   bool part_done(const Error* error) {
-    if (error) {
-      const std::lock_guard<std::mutex> hold(error_mutex_);
-      if (!error_) error_ = std::make_unique<Error>(*error);
-    }
+    if (error) spoil(*error);
     return parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   }
   // Its lane has come to it, and it takes longer than that.
   void begun() {
     if (flight) flight->started(flight_id, now_ns());
+  }
+  // It ends with this error, unless it has one already. Before complete().
+  void spoil(const Error& error) {
+    const std::lock_guard<std::mutex> hold(error_mutex_);
+    if (!error_) error_ = std::make_unique<Error>(error);
   }
   // Makes it done. Returns the callback to hand to a callback thread, if any.
   std::function<void()> complete() {

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import ringcomm
 from ringcomm import dtype_docs
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -123,9 +124,11 @@ def layouts(shape: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], View]]:
 class Placed:
     """A tensor of some layout inside a larger base, which remembers what must not change around it."""
 
-    def __init__(self, content: Tensor, layout: str) -> None:
+    def __init__(self, content: Tensor, layout: str, registered: bool = False) -> None:
         base_shape, self.view = layouts(tuple(content.shape))[layout]
         self.base = values(99, 7, base_shape, content.dtype)
+        if registered:
+            self.base = ringcomm.empty_like(self.base).copy_(self.base)
         self.tensor = self.view(self.base)
         assert self.tensor.shape == content.shape, (layout, self.tensor.shape, content.shape)
         if layout == "expanded":

@@ -30,10 +30,13 @@ class Case:
     layout: str = "contiguous"
     root: int = 0
     seed: int = 1
+    lenders: int = 0
+    """A bit per rank: whose tensors lie in registered memory."""
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "0-dim"
-        return f"{self.operation} {self.dtype} {self.op} {shape} {self.layout} root {self.root} seed {self.seed}"
+        more = f"root {self.root} seed {self.seed} lenders {self.lenders:b}"
+        return f"{self.operation} {self.dtype} {self.op} {shape} {self.layout} {more}"
 
 
 @dataclass
@@ -48,13 +51,13 @@ class Call:
     outputs: list[Placed] = field(default_factory=list)
 
     def give(self, content: Tensor) -> Tensor:
-        self.inputs.append(Placed(content, self.layout_for(content)))
+        self.inputs.append(Placed(content, self.layout_for(content), self.registered))
         return self.inputs[-1].tensor
 
     def take(self, content: Tensor) -> Tensor:
         """A tensor that the call writes; `content` is what it holds before."""
         layout = self.layout_for(content)
-        self.outputs.append(Placed(content, "contiguous" if layout == "expanded" else layout))
+        self.outputs.append(Placed(content, "contiguous" if layout == "expanded" else layout, self.registered))
         return self.outputs[-1].tensor
 
     def blank(self, shape: tuple[int, ...]) -> Tensor:
@@ -72,6 +75,10 @@ class Call:
 
     def layout_for(self, content: Tensor) -> str:
         return "contiguous" if content.dim() == 0 and self.case.layout != "offset" else self.case.layout
+
+    @property
+    def registered(self) -> bool:
+        return bool(self.case.lenders >> self.rank & 1)
 
     @property
     def reduce_op(self) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import ringcomm
 from faulty import HOST, LEFT, NOTICED, all_reduce, destroy_seconds, failure, kill_self, meet, named, signalled, start
 from ranks import Dead, run_ranks
 
@@ -50,7 +51,25 @@ def in_async(victim: int) -> None:
     all_reduce(async_op=True).get_future().wait()
 
 
-CASES = {f.__name__: f for f in (in_all_reduce, in_barrier, in_recv, in_send, before_next, in_async)}
+def in_registered(victim: int) -> None:
+    """Everyone reads the others' memory: that of the victim too, after its death."""
+    big = ringcomm.empty(16 << 20).fill_(1.0)
+    while True:
+        dist.all_reduce(big)
+
+
+def in_lending(victim: int) -> None:
+    """Rank 0 has nothing left to send, but the victim has not read what it lent."""
+    if dist.get_rank() == victim:
+        time.sleep(60)
+    dist.broadcast(ringcomm.empty(1 << 18), 0)
+    all_reduce()
+
+
+CASES = {
+    f.__name__: f
+    for f in (in_all_reduce, in_barrier, in_recv, in_send, before_next, in_async, in_registered, in_lending)
+}
 
 
 def survive(rank: int, world: int, victim: int, case: str, folder: str) -> dict[str, Any]:

@@ -25,17 +25,19 @@ struct ClusterOptions {
   int channels = 2;
   int64_t spin_ns = 0;
   size_t memory_limit = size_t{256} << 20;
+  size_t registered = 0;  // bytes of registered memory per rank
+  size_t slot = 8192;     // bytes
 };
 
 // all_reduce: up to 1 KiB one_shot, up to 32 KiB ring, then ring with lag over two channels.
-inline std::array<std::vector<Rule>, kCollectives> test_rules(int channels) {
+inline std::array<std::vector<Rule>, kCollectives> test_rules(int channels, size_t slot = 8192) {
   std::array<std::vector<Rule>, kCollectives> rules;
   const auto of = [&rules](Collective c) -> std::vector<Rule>& { return rules[static_cast<int>(c)]; };
   of(Collective::all_reduce) = {{1 << 10, "one_shot", 4096, 1, "test"},
                                 {32 << 10, "ring", 4096, 1, "test"},
                                 {UINT64_MAX, "lagging_ring", 8192, channels, "test"}};
   of(Collective::barrier) = {{UINT64_MAX, "one_shot", 4096, 1, "test"}};
-  of(Collective::all_gather) = {{UINT64_MAX, "direct", 4096, 1, "test"}};
+  of(Collective::all_gather) = {{UINT64_MAX, "direct", slot, 1, "test"}};
   of(Collective::all_to_all) = {{UINT64_MAX, "pairwise", 4096, 1, "test"}};
   of(Collective::broadcast) = {{UINT64_MAX, "direct", 8192, channels, "test"}};
   return rules;
@@ -63,7 +65,9 @@ class Cluster {
   explicit Cluster(const ClusterOptions& options) : options_(options) {
     for (int r = 0; r < options.ranks; ++r) {
       Error error;
-      engines_.push_back(Engine::start({options.workers, {options.spin_ns, 10}, options.memory_limit}, error));
+      heaps_.push_back(Heap::create(options.registered, error));
+      engines_.push_back(
+          Engine::start({options.workers, {options.spin_ns, 10}, options.memory_limit, heaps_.back()}, error));
       if (!engines_.back()) fail("an engine", r, error.text);
     }
   }
@@ -76,10 +80,11 @@ class Cluster {
 
   int ranks() const { return options_.ranks; }
   Engine& engine(int rank) { return *engines_[static_cast<size_t>(rank)]; }
+  Heap& heap(int rank) { return *heaps_[static_cast<size_t>(rank)]; }
 
   // As init_process_group does it: seeds, cards, then everybody connects.
   std::vector<Group>& make_group(const std::string& name) {
-    const ShmLayout layout{options_.ranks, options_.channels, 4, 8192, 8192, 8192};
+    const ShmLayout layout{options_.ranks, options_.channels, 4, options_.slot, options_.slot, 8192};
     groups_.push_back(std::make_unique<std::vector<Group>>(options_.ranks));
     std::vector<Group>& group = *groups_.back();
     std::vector<PeerCard> cards;
@@ -95,7 +100,7 @@ class Cluster {
       GroupSpec spec;
       spec.name = name;
       spec.caller = {options_.spin_ns, 10};
-      spec.rules = test_rules(options_.channels);
+      spec.rules = test_rules(options_.channels, options_.slot);
       spec.build = [ranks = options_.ranks, r](Collective c, const std::string& s, int root, std::string& e) {
         return test_program(ranks, r, c, s, root, e);
       };
@@ -114,6 +119,7 @@ class Cluster {
 
  private:
   const ClusterOptions options_;
+  std::vector<std::shared_ptr<Heap>> heaps_;
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::unique_ptr<std::vector<Group>>> groups_;
 };

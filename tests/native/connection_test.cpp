@@ -221,6 +221,63 @@ void no_memory(const Kind& kind) {
   }
 }
 
+// Registered memory goes without a copy and is the writer's again when all readers are through; all else cannot be lent.
+void lending(const Kind& kind) {
+  auto world = kind.make({3, 1, 4, 4096, 4096, 4096, 64 << 10});
+  constexpr size_t kBytes = 4096;
+  char* memory = world->lendable(0, kBytes);
+  if (memory == nullptr) return;
+  Sender& to = *world->rank(0).sender(ConnectionKind::fan_out, 0, -1);
+  Receiver& first = *world->rank(1).receiver(ConnectionKind::fan_out, 0, 0);
+  Receiver& second = *world->rank(2).receiver(ConnectionKind::fan_out, 0, 0);
+  std::vector<char> ordinary(kBytes);
+  CHECK(to.can_lend(memory, kBytes));
+  CHECK(to.can_lend(memory + kBytes - 57, 57));
+  CHECK(!to.can_lend(memory, kInlineBytes));  // a line carries it
+  CHECK(!to.can_lend(ordinary.data(), kBytes));
+  CHECK(!to.can_lend(world->lendable(1, kBytes), kBytes));  // another rank's
+  CHECK(to.settled());
+  for (uint64_t k = 0; k < 30; ++k) {
+    fill(memory, kBytes, 9, k);
+    await("room", [&] { return to.reserve(0); });
+    to.lend(memory, static_cast<uint32_t>(k));
+    if (k % 2) put(to, kBytes, 9, k + 1);  // a copy of something else right behind it
+    CHECK(!to.settled());
+    for (Receiver* from : {&first, &second}) {
+      take(*from, kBytes, 9, k);
+      if (k % 2) take(*from, kBytes, 9, k + 1);
+    }
+    first.flush();
+    CHECK(!to.settled());
+    CHECK_EQ(to.waits_for(), 2);
+    second.flush();
+    await("the readers", [&] { return to.settled(); });
+  }
+  uint32_t tag;
+  await("room", [&] { return to.reserve(0); });
+  to.lend(memory + 8, 7);
+  await("a message", [&] { return first.peek(100, &tag); });
+  CHECK(first.lent());
+  first.release();
+  put(to, 100, 9, 1);
+  await("a message", [&] { return first.peek(100, &tag); });
+  CHECK(!first.lent());
+}
+
+// Lending needs no slots: it works where there is no memory for them.
+void lending_without_slots(const Kind& kind) {
+  auto world = kind.make({2, 1, 4, 1 << 20, 1 << 20, 1 << 20, 64 << 10});
+  char* memory = world->lendable(0, 1 << 20);
+  if (memory == nullptr) return;
+  Sender& to = *world->rank(0).sender(ConnectionKind::pair, 0, 1);
+  Receiver& from = *world->rank(1).receiver(ConnectionKind::pair, 0, 0);
+  fill(memory, 1 << 20, 3, 3);
+  CHECK(to.reserve(0) != nullptr);
+  to.lend(memory, 3);
+  take(from, 1 << 20, 3, 3);
+  CHECK(to.error() == nullptr);
+}
+
 void contract(const Kind& kind) {
   std::printf(" kind %s\n", kind.name);
   const std::pair<const char*, void (*)(const Kind&)> promises[] = {
@@ -231,6 +288,8 @@ void contract(const Kind& kind) {
       {"fan-out", fan_out},
       {"independent of each other", independent},
       {"streams on threads", streams},
+      {"lending", lending},
+      {"lending without slots", lending_without_slots},
       {"out of memory", no_memory},
   };
   for (const auto& [name, promise] : promises) {

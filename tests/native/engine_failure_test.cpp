@@ -179,7 +179,10 @@ void peer_met_again(pid_t child) {
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
   CHECK(pidfd >= 0);
   const auto bell = Segment::create(sizeof(Doorbell), error);
-  const auto meet = [&] { return engine->peer("peer", dup(bell->fd()), dup(pidfd), error); };
+  const auto heap = Heap::create(1 << 20, error);
+  const auto meet = [&] {
+    return engine->peer("peer", {dup(bell->fd()), dup(pidfd), dup(heap->segment()->fd())}, error);
+  };
   for (int k = 0; k < 3; ++k) CHECK(meet() != nullptr);
   const auto peer = meet();
   CHECK(peer != nullptr);

@@ -29,7 +29,9 @@ class Memory {
     for (uint32_t i = 0; i < shape.slots && position != 0; ++i) lines[i].position = position - shape.slots + i + 1;
   }
   FifoWriter writer() { return {header_.get(), payload_.get(), shape_, position_}; }
-  FifoReader reader(uint32_t r) { return {header_.get(), payload_.get(), shape_, r, position_}; }
+  FifoReader reader(uint32_t r, const char* heap = nullptr) {
+    return {header_.get(), payload_.get(), shape_, r, position_, heap};
+  }
 
  private:
   struct Free {
@@ -124,6 +126,60 @@ void full_and_free() {
   CHECK(writer.reserve(8) != nullptr);
 }
 
+// Lent messages between those in slots and lines: the line says where they are, and the memory is the writer's again when it is settled.
+void lent(uint32_t readers, uint64_t messages) {
+  constexpr size_t kBytes = 400, kPlaces = 3;
+  Memory memory({4, kBytes, readers}, UINT32_MAX - 100);
+  std::vector<char> heap(kPlaces * kBytes);
+  const auto is_lent = [](uint64_t k) { return Random(k).one_in(2); };
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < readers; ++i)
+    threads.emplace_back([&, i] {
+      FifoReader reader = memory.reader(i, heap.data());
+      for (uint64_t k = 0; k < messages; ++k) {
+        uint32_t tag;
+        const char* data = await("a message", [&] { return reader.peek(kBytes, &tag); });
+        CHECK_EQ(reader.lent(), is_lent(k));
+        CHECK(holds(data, kBytes, 1, k));
+        reader.release();
+        reader.flush();
+      }
+    });
+  FifoWriter writer = memory.writer();
+  CHECK(writer.settled());
+  for (uint64_t k = 0; k < messages; ++k) {
+    if (!is_lent(k)) {
+      fill(await("room", [&] { return writer.reserve(kBytes); }), kBytes, 1, k);
+    } else {
+      await("room", [&] { return writer.reserve(0); });
+      const size_t at = Random(k).below(kPlaces) * kBytes;
+      await("the readers", [&] { return writer.settled(); });
+      fill(heap.data() + at, kBytes, 1, k);
+      writer.refer(at);
+    }
+    writer.publish(0);
+  }
+  await("the end", [&] { return writer.settled(); });
+  for (std::thread& t : threads) t.join();
+}
+
+// One thread: settled() waits for the flush of the last reader and says who it is.
+void settles() {
+  Memory memory({4, 128, 2}, 0);
+  FifoWriter writer = memory.writer();
+  FifoReader first = memory.reader(0), second = memory.reader(1);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(writer.reserve(8) != nullptr);
+    writer.publish(0);
+  }
+  for (int i = 0; i < 2; ++i) first.release(), second.release();
+  first.flush();
+  CHECK(!writer.settled());
+  CHECK_EQ(writer.slowest_reader(), 1u);
+  second.flush();
+  CHECK(writer.settled());
+}
+
 }  // namespace
 
 int main() {
@@ -137,6 +193,10 @@ int main() {
   section("fan-out");
   stream({{4, 512, 3}, 0, 3000, false});
   stream({{8, 512, 3}, 0, 2000, true});
+  section("lent memory");
+  settles();
+  lent(1, 2000);
+  lent(3, 2000);
   section("positions pass 2^32");
   for (uint32_t slots : {1, 3, 4, 7}) stream({{slots, 256, 2}, UINT32_MAX - 100, 400, false});
   return 0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "check.h"
+#include "connections/heap.h"
 #include "connections/shm.h"
 
 namespace ringcomm::test {
@@ -23,6 +24,8 @@ class World {
  public:
   virtual ~World() = default;
   virtual Connections& rank(int r) = 0;
+  // Registered memory of a rank that its readers can be lent, or null where the kind lends nothing.
+  virtual char* lendable(int r, size_t bytes) = 0;
 };
 
 struct Kind {
@@ -39,7 +42,9 @@ class ShmWorld final : public World {
       Error error;
       budgets_.push_back(std::make_unique<MemoryBudget>(s.memory_limit));
       bells_.push_back(std::make_unique<Doorbell>());
-      peers.push_back({Segment::create(layout.bytes(), error), bells_.back().get()});
+      heaps_.push_back(Heap::create(size_t{64} << 20, error));
+      CHECK(heaps_.back() != nullptr);
+      peers.push_back({Segment::create(layout.bytes(), error), bells_.back().get(), heaps_.back()->segment()});
       CHECK(peers.back().segment != nullptr);
       CHECK(peers.back().segment->commit(0, layout.header_bytes(), *budgets_.back(), "the control lines of a test",
                                          error));
@@ -47,10 +52,17 @@ class ShmWorld final : public World {
     for (int r = 0; r < s.ranks; ++r) connections_.push_back(make_shm_connections(layout, r, peers, *budgets_[r]));
   }
   Connections& rank(int r) override { return *connections_[r]; }
+  char* lendable(int r, size_t bytes) override {
+    Error error;
+    char* data = heaps_[r]->allocate(bytes, error);
+    if (data == nullptr) fail("registered memory", r, error.text);
+    return data;
+  }
 
  private:
   std::vector<std::unique_ptr<MemoryBudget>> budgets_;  // outlive the segments, which give back to them
   std::vector<std::unique_ptr<Doorbell>> bells_;
+  std::vector<std::shared_ptr<Heap>> heaps_;
   std::vector<std::unique_ptr<Connections>> connections_;
 };
 

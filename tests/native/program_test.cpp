@@ -18,7 +18,7 @@ void good_tables() {
   for (int n = 1; n <= 5; ++n)
     for (int rank = 0; rank < n; ++rank) {
       for (int lag : {0, 1}) CHECK_EQ(load(ring(n, rank, lag)), "");
-      CHECK_EQ(load(one_shot(n, rank)), "");
+      for (Lend lend : {Lend::never, Lend::apart, Lend::always}) CHECK_EQ(load(one_shot_lending(n, rank, lend)), "");
       CHECK_EQ(load(all_gather(n, rank)), "");
       CHECK_EQ(load(all_to_all(n, rank)), "");
       for (int root = 0; root < n; ++root) CHECK_EQ(load(broadcast(n, rank, root)), "");
@@ -36,6 +36,7 @@ void what_is_loaded() {
   CHECK_EQ(p.nchunks_in, 3);
   CHECK_EQ(p.max_lag, 1);
   CHECK_EQ(p.slots, 4);
+  CHECK(!p.drain);
   CHECK_EQ(p.steps.size(), size_t{6});
   CHECK_EQ(p.senders.size(), size_t{1});
   CHECK_EQ(p.senders[0].peer, 2);
@@ -49,6 +50,9 @@ void what_is_loaded() {
   CHECK(p.sources(finish)[1].kind == RefKind::in);
   CHECK_EQ(p.sources(finish)[1].index, 1);
   CHECK_EQ(p.steps[3].lag, 1);
+  CHECK(p.steps[0].lend == Lend::always && p.lent(p.steps[0]).kind == RefKind::in);
+  CHECK(p.steps[1].lend == Lend::never);
+  CHECK(p.steps[4].lend == Lend::always && p.lent(p.steps[4]).kind == RefKind::out);
   // A second load into the same object starts afresh.
   const Packed other = one_shot(2, 0);
   CHECK_EQ(Program::load(other.data(), other.size(), p), "");
@@ -91,14 +95,14 @@ enum Header {
   kReceivers,
   kMaxLag,
   kSlots,
-  kReserved0,
-  kReserved1
+  kHeaderFlags,
+  kReserved
 };
 
 void wrong_headers() {
   refuse(ring(3, 1, 1), {
                             {"magic", kMagic, 0, "magic"},
-                            {"version", kVersion, 2, "version"},
+                            {"version", kVersion, 1, "version"},
                             {"collective", kCollective, 8, "collective"},
                             {"collective", kCollective, -1, "collective"},
                             {"nranks", kNranks, 0, "nranks"},
@@ -117,8 +121,8 @@ void wrong_headers() {
                             {"max lag", kMaxLag, 0, "lag"},
                             {"max lag", kMaxLag, 2, "lag"},
                             {"slots", kSlots, 0, "slots"},
-                            {"reserved", kReserved0, 1, "reserved"},
-                            {"reserved", kReserved1, 1, "reserved"},
+                            {"flags", kHeaderFlags, 2, "flags"},
+                            {"reserved", kReserved, 1, "reserved"},
                         });
 }
 
@@ -131,7 +135,9 @@ void wrong_steps() {
          {
              {"opcode", step_word(0, kOpcode), 7, "opcode of step 0"},
              {"opcode", step_word(5, kOpcode), -1, "opcode of step 5"},
-             {"flags", step_word(2, kFlags), 2, "flags of step 2"},
+             {"flags", step_word(0, kFlags), 6, "flags of step 0"},
+             {"a reduction without a reader lends", step_word(2, kFlags), 2, "flags of step 2"},
+             {"a result that is in a slot only is lent", step_word(1, kFlags), 2, "flags of step 1"},
              {"finish on a send", step_word(0, kFlags), 1, "flags of step 0"},
              {"lag", step_word(3, kLag), 2, "lag of step 3"},
              {"lag", step_word(3, kLag), -1, "lag of step 3"},

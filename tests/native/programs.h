@@ -44,9 +44,11 @@ class Table {
     int32_t dst = kNoRef;
     int lag = 0;
     bool finish = false;
+    Lend lend = Lend::never;
   };
   Table& step(Opcode opcode, int32_t chunk, std::vector<int32_t> sources, std::vector<int32_t> senders, More more) {
-    steps_.push_back({static_cast<int32_t>(opcode), more.finish ? kFlagFinish : 0, more.lag, chunk, more.dst,
+    const int32_t flags = (more.finish ? kFlagFinish : 0) | static_cast<int32_t>(more.lend) << kLendShift;
+    steps_.push_back({static_cast<int32_t>(opcode), flags, more.lag, chunk, more.dst,
                       static_cast<int32_t>(refs_.size()), static_cast<int32_t>(sources.size()),
                       static_cast<int32_t>(senders.size())});
     refs_.insert(refs_.end(), sources.begin(), sources.end());
@@ -55,13 +57,20 @@ class Table {
     return *this;
   }
   Table& copy(int32_t from, int32_t to) { return step(Opcode::copy, to, {from}, {}, {to}); }
-  Table& send(int32_t from, int32_t to, int lag = 0) { return step(Opcode::send, from, {from}, {to}, {kNoRef, lag}); }
+  Table& send(int32_t from, int32_t to, int lag = 0, Lend lend = Lend::always) {
+    return step(Opcode::send, from, {from}, {to}, {kNoRef, lag, false, lend});
+  }
   Table& receive(int32_t from, int32_t to, int lag = 0) { return step(Opcode::receive, to, {from}, {}, {to, lag}); }
   Table& forward(int32_t from, int32_t dst, int32_t to, int lag = 0) {
-    return step(Opcode::forward, dst, {from}, {to}, {dst, lag});
+    return step(Opcode::forward, dst, {from}, {to}, {dst, lag, false, Lend::always});
   }
   Table& reduce(std::vector<int32_t> sources, int32_t dst) {
     return step(Opcode::reduce, dst, std::move(sources), {}, {dst, 0, true});
+  }
+
+  Table& drain() {
+    header_.flags = kFlagDrain;
+    return *this;
   }
 
   std::vector<int32_t> pack() const {
@@ -99,15 +108,17 @@ class Table {
 
 using Packed = std::vector<int32_t>;
 
-// Everybody's whole message to everybody, summed in rank order.
-inline Packed one_shot(int ranks, int rank) {
+// Everybody's whole message to everybody, summed in rank order. In place, whoever is early would write what others still have to read.
+inline Packed one_shot_lending(int ranks, int rank, Lend lend) {
   Table t(Collective::all_reduce, ranks, rank, 1, 1);
   if (ranks == 1) return t.copy(in(0), out(0)).pack();
-  t.send(in(0), t.fan_out());
+  t.send(in(0), t.fan_out(), 0, lend);
   std::vector<int32_t> sources;
   for (int r = 0; r < ranks; ++r) sources.push_back(r == rank ? in(0) : t.fan_out_from(r));
   return t.reduce(sources, out(0)).pack();
 }
+
+inline Packed one_shot(int ranks, int rank) { return one_shot_lending(ranks, rank, Lend::apart); }
 
 // Reduce-scatter, then all-gather `lag` loops behind; chunk c comes home to rank c.
 inline Packed ring(int ranks, int rank, int lag) {

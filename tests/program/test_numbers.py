@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringcomm.program import pack
-from ringcomm.program.ops import DEFAULT_SLOTS, LEGAL, Collective, ConnectionKind, Opcode, RefKind
+from ringcomm.program.ops import DEFAULT_SLOTS, LEGAL, Collective, ConnectionKind, Lend, Opcode, RefKind
 
 ROOT = Path(__file__).parents[2]
 TYPES = (ROOT / "ringcomm_ext/core/types.h").read_text()
@@ -35,7 +35,7 @@ def _struct_words(name: str) -> list[str]:
     return [word.strip() for line in re.findall(r"int32_t ([^;]+);", body[1]) for word in line.split(",")]
 
 
-@pytest.mark.parametrize("kind", [Collective, Opcode, RefKind, ConnectionKind])
+@pytest.mark.parametrize("kind", [Collective, Opcode, RefKind, ConnectionKind, Lend])
 def test_enums(kind: type[IntEnum]) -> None:
     assert {member.name.lower(): int(member) for member in kind} == _enum_in_header(kind.__name__)
 
@@ -46,6 +46,8 @@ def test_constants() -> None:
     assert _constant("kRefKindShift") == pack.REF_KIND_SHIFT
     assert _constant("kNoRef") == pack.NO_REF
     assert _constant("kFlagFinish") == pack.FLAG_FINISH
+    assert _constant("kLendShift") == pack.LEND_SHIFT
+    assert _constant("kFlagDrain") == pack.FLAG_DRAIN
     assert _constant("kCollectives") == len(Collective)
     assert _constant("kOpcodes") == len(Opcode)
 

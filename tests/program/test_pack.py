@@ -27,10 +27,10 @@ def test_round_trip(schedule: str, ranks: int) -> None:
 def test_table_by_hand() -> None:
     """The ring at n = 2 on rank 0, every word written out from docs/program.md."""
     i, o, rx, tx = (kind << 28 for kind in range(4))
-    header = [0x52434F4D, 1, 0, 2, 0, -1, 2, 2, 3, 6, 1, 1, 2, 4, 0, 0]
+    header = [0x52434F4D, 2, 0, 2, 0, -1, 2, 2, 3, 6, 1, 1, 2, 4, 0, 0]
     steps = [
-        *(1, 0, 0, i | 1, -1, 0, 1, 1),  # send IN 1, lag 0
-        *(5, 1, 1, o | 0, o | 0, 2, 2, 1),  # reduce_send IN 0 + receiver 0 -> OUT 0, finish, lag 1
+        *(1, 4, 0, i | 1, -1, 0, 1, 1),  # send IN 1, lag 0, lends always
+        *(5, 5, 1, o | 0, o | 0, 2, 2, 1),  # reduce_send IN 0 + receiver 0 -> OUT 0, finish, lag 1, lends always
         *(2, 0, 2, o | 1, o | 1, 5, 1, 0),  # receive receiver 0 -> OUT 1, lag 2
     ]
     refs = [i | 1, tx | 0, i | 0, rx | 0, tx | 0, rx | 0]
@@ -55,15 +55,15 @@ SENDERS = len(HEADER) + NSTEPS * len(STEP) + NREFS
             (HEADER.index(name), value, name)
             for name, value in [
                 ("magic", 7),
-                ("version", 2),
+                ("version", 1),
                 ("collective", 8),
                 ("collective", -1),
                 ("nsteps", -1),
                 ("nchunks_in", -3),
                 ("max_lag", 1),
                 ("slots", 0),
-                ("reserved0", 1),
-                ("reserved1", -1),
+                ("flags", 2),
+                ("reserved", 1),
             ]
         ),
         (HEADER.index("nsteps"), 6, "words"),
@@ -73,7 +73,8 @@ SENDERS = len(HEADER) + NSTEPS * len(STEP) + NREFS
         (HEADER.index("root"), 1, "root"),
         (HEADER.index("nchunks_out"), 2, "nchunks_out"),
         (16 + STEP.index("opcode"), 9, "opcode"),
-        (16 + STEP.index("flags"), 2, "flags"),
+        (16 + STEP.index("flags"), 6, "flags"),
+        (16 + 3 * len(STEP) + STEP.index("flags"), 2, "lend"),  # a receive has nothing to lend
         (16 + STEP.index("lag"), -1, "lag"),
         (16 + STEP.index("chunk"), 5 << 28, "ref"),
         (16 + STEP.index("chunk"), 99, "IN 99"),
