@@ -138,6 +138,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void issued(const Request& request, bool caller_waits);
   RequestPtr post(Message message, Collective kind, int64_t deadline_ns, std::shared_ptr<void> keep,
                   const FlightShapes* shapes);
+  void spoil(Request& request) const;
   void deliver(Ended& ended);
   void settle(const Stall& stall, Ended& ended);
   void fail(Error error);

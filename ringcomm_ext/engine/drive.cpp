@@ -108,6 +108,11 @@ void Communicator::end_all(Ended& ended) {
   mailbox_->fail(error, ended);
 }
 
+void Communicator::spoil(Request& request) const {
+  Error lost;
+  if (board_.read_error(lost)) request.spoil(lost);
+}
+
 // With no lane held: callbacks may call back into this group.
 void Communicator::deliver(Ended& ended) {
   if (ended.empty()) return;
@@ -115,8 +120,7 @@ void Communicator::deliver(Ended& ended) {
     if (request->large) large_.fetch_sub(1, std::memory_order_relaxed);
     pending_.fetch_sub(1, std::memory_order_seq_cst);
     // It used memory of a rank that may have given it up meanwhile; but a rank posts the failure before it does.
-    Error lost;
-    if (request->borrowed.load(std::memory_order_relaxed) && board_.read_error(lost)) request->spoil(lost);
+    if (request->borrowed.load(std::memory_order_relaxed) && board_.failed()) spoil(*request);
     auto then = request->complete();
     if (logs(LogLevel::debug)) log_end(*request);
     if (then) engine_.callbacks().run(std::move(then));
