@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -111,11 +112,8 @@ def one_group_from_threads(rank: int, world: int, threads: int, calls: int) -> l
             if not (tensor == number * world + world * (world - 1) / 2).all():
                 wrong.append(f"rank {rank}: thread {thread}, call {call}: {tensor[:3]}")
 
-    workers = [threading.Thread(target=use, args=[i]) for i in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(use, range(threads)))
     dist.destroy_process_group()
     return wrong
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,11 +64,8 @@ def many_groups(rank: int, world: int, count: int, threads: int, calls: int) -> 
             if not (tensor == which * world + world * (world - 1) / 2).all():
                 wrong.append(f"rank {rank}: thread {thread}, call {call}, group {which}: {tensor[:3]}")
 
-    workers = [threading.Thread(target=use, args=[i]) for i in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(use, range(threads)))
     found = usage()
     dist.destroy_process_group()
     return wrong, found
