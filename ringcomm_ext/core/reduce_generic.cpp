@@ -13,8 +13,12 @@
 
 namespace ringcomm::generic {
 namespace {
+// clang-format off: in this order
 #include "core/reduce_formats.inc"
+#include "core/reduce_tree.inc"
+#include "core/reduce_convert.inc"
 #include "core/reduce_kernels.inc"
+// clang-format on
 }  // namespace
 const ReduceTable table = make_table();
 }  // namespace ringcomm::generic
