@@ -64,7 +64,7 @@ def every_work(rank: int, world: int) -> tuple[dict[str, int], list[int], bool, 
 def test_the_hook_hears_of_every_work_once(rank_pool: Pools, world: int) -> None:
     for kinds, numbers, times_ok, apart in rank_pool(world, backend="ringcomm").run(every_work):
         assert kinds == {"ALLREDUCE": 10, "BROADCAST": 10, "ALLGATHER": 10, "SEND": 10, "RECV": 10}
-        assert numbers == sorted(numbers) and len(set(numbers)) == 10
+        assert len(set(numbers)) == 10
         assert times_ok and apart
 
 
@@ -78,7 +78,7 @@ def destroyed_in_time(rank: int, world: int) -> list[int]:
             time.sleep(0.4)
         dist.all_reduce(torch.ones(1000), group=group, async_op=True)
     dist.destroy_process_group(group)
-    return seen
+    return sorted(seen)
 
 
 def test_destroy_waits_for_pending_works_and_their_hooks(rank_pool: Pools) -> None:
@@ -116,7 +116,7 @@ def of_failures(rank: int, world: int) -> tuple[list[str], int, str]:
 
 def test_failed_works_are_told_of_and_hooks_may_raise() -> None:
     calls, code, refused = run_ranks(of_failures, 2)[0]
-    assert calls == ["ALLREDUCE", "BROADCAST", "ALLREDUCE"] or sorted(calls) == ["ALLREDUCE", "ALLREDUCE", "BROADCAST"]
+    assert sorted(calls) == ["ALLREDUCE", "ALLREDUCE", "BROADCAST"]
     assert code == 1  # WorkResult::TIMEOUT
     assert "has a completion hook already" in refused
 
