@@ -91,12 +91,8 @@ def build_extension_class(torch: Any) -> Any:
             self.build_temp = str(ROOT / "build" / f"objects-{sys.implementation.cache_tag}-torch{torch.__version__}")
 
         def run(self) -> None:
-            text = build_info(torch, self.distribution.get_version())
-            # One from an earlier build may be newer than all sources and yet be another torch's: it is linked again.
-            info = Path(self.build_lib, "ringcomm", "_build_info.py")
-            if not info.exists() or info.read_text() != text:
-                self.force = True
             super().run()
+            text = build_info(torch, self.distribution.get_version())
             folders = [Path(self.build_lib, "ringcomm")]
             if self.inplace:
                 folders.append(ROOT / "ringcomm")
