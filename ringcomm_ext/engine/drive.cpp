@@ -116,8 +116,11 @@ void Communicator::deliver(Ended& ended) {
     if (request->large) large_.fetch_sub(1, std::memory_order_relaxed);
     pending_.fetch_sub(1, std::memory_order_seq_cst);
     // It used memory of a rank that may have given it up meanwhile; but a rank posts the failure before it does.
-    Error lost;
-    if (request->borrowed.load(std::memory_order_relaxed) && board_.read_error(lost)) request->spoil(lost);
+    if (request->borrowed.load(std::memory_order_relaxed) && board_.failed()) {
+      Error lost;
+      board_.read_error(lost);
+      request->spoil(lost);
+    }
     if (auto then = request->complete()) engine_.callbacks().run(std::move(then));
     // Nobody holds it any more, so its buffers go with it; freeing a tensor may take Python's lock, which no driver may wait for.
     else if (request.use_count() == 1)
