@@ -66,14 +66,19 @@ class FifoWriter {
   // Where to write the next message of `bytes` (at most the capacity); nullptr while the slowest reader is a whole FIFO behind.
   char* reserve(size_t bytes) {
     if (next_ - slowest_ >= shape_.slots && !look_at_tails()) return nullptr;
-    if (bytes <= kInlineBytes) return lines_[turn_].payload;
-    lines_[turn_].lent = 0;
+    inline_ = bytes <= kInlineBytes;
+    if (inline_) return lines_[turn_].payload;
+    lent_ = 0;
     return payload_ + turn_ * shape_.capacity;
   }
   // After a reserve(0) that gave room: the next message, over 56 bytes, lies at this offset of the writer's heap, and stays there until settled().
-  void refer(uint64_t heap_offset) { lines_[turn_].lent = heap_offset + 1; }
+  void refer(uint64_t heap_offset) {
+    inline_ = false;
+    lent_ = heap_offset + 1;
+  }
   void publish(uint32_t tag) {
     Line& line = lines_[turn_];
+    if (!inline_) line.lent = lent_;  // not before: the reader polls this line, and would fetch it twice
     line.tag = tag;
     line.position.store(++next_, kPublishOrder);
     if (++turn_ == shape_.slots) turn_ = 0;
@@ -107,6 +112,8 @@ class FifoWriter {
   uint32_t slowest_ = 0;  // no reader's tail was below this when last looked at
   uint32_t turn_ = 0;     // line and slot of the next message
   uint32_t slowest_reader_ = 0;
+  bool inline_ = true;  // the message last reserved
+  uint64_t lent_ = 0;   // where it is, if it is not inline: Line::lent
 };
 
 class FifoReader {
