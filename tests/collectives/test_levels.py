@@ -32,5 +32,5 @@ def values_over_levels(rank: int, world: int) -> None:
 
 
 def test_values_over_levels() -> None:
-    for world in (2, 4, 6):
+    for world in (2, 5):
         run_ranks(values_over_levels, world, timeout=60)

@@ -1,13 +1,11 @@
-"""Levels in a schedule of one's own: two equal halves of the ranks, such as the two sockets of a machine."""
+"""Levels in a schedule of one's own: two halves of the ranks, such as the two sockets of a machine."""
 
-from ringcomm.program.ops import Problem, Program, ScheduleError
+from ringcomm.program.ops import Problem, Program
 from ringcomm.schedules import Schedule, hierarchical
 
 
 def halves(problem: Problem) -> tuple[tuple[int, ...], ...]:
-    if problem.ranks % 2:
-        raise ScheduleError(f"ranks={problem.ranks}: the example wants an even number")
-    half = problem.ranks // 2
+    half = (problem.ranks + 1) // 2
     return tuple(range(half)), tuple(range(half, problem.ranks))
 
 
