@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from faulty import HOST, LEFT, all_reduce, destroy_seconds, failure, start
+from faulty import HOST, LEFT, all_reduce, destroy_seconds, failure, meet, start
 from ranks import run_ranks
 
 
@@ -82,9 +82,10 @@ def test_destroy_ends_the_waits_of_other_threads() -> None:
 
 
 def abort_one_of_two_groups(rank: int, world: int) -> float:
-    start()
+    store = start()
     doomed, kept = dist.new_group(), dist.new_group()
     all_reduce(group=doomed)
+    meet(store, "good call")
     if rank == 0:
         doomed._get_backend(torch.device("cpu")).abort()
     failure(lambda: [all_reduce(group=doomed) for _ in range(3)])
