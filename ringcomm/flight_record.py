@@ -30,8 +30,8 @@ def dump(prefix: str | os.PathLike[str] | None = None, *, messages: bool = False
 
     prefix: also writes it, pickled, to this prefix followed by the rank in the job. messages: sends and receives stand
     among the entries, in order of time; else in a list of their own, because torch's analyser takes every call for one
-    of all ranks of its group. Any thread, any time. OSError where the file cannot be written; without a group, or with
-    a size of 0, the lists are empty.
+    of all ranks of its group, and stops at some mixtures. Any thread, any time. OSError where the file cannot be
+    written; without a group, or with a size of 0, the lists are empty.
     """
     from ringcomm import _load
 

@@ -14,6 +14,14 @@ constexpr uint64_t kStates = 8, kWriting = 7;
 // Leaked: threads may still call while the process exits.
 std::atomic<FlightRecord*> collectives{nullptr}, messages{nullptr};
 
+// Times that agree with the state. A request that ends in the drive that started it was marked once only.
+void fit_times(FlightRecord::Read& e) {
+  if (e.state == FlightState::scheduled) e.started_ns = 0;
+  if (e.state < FlightState::completed) e.ended_ns = 0;
+  if (e.state != FlightState::scheduled && e.started_ns == 0) e.started_ns = e.created_ns;
+  if (e.state >= FlightState::completed && e.ended_ns == 0) e.ended_ns = e.started_ns;
+}
+
 }  // namespace
 
 FlightShape FlightShape::flat(int64_t elements, int type) {
@@ -26,7 +34,7 @@ FlightShape FlightShape::flat(int64_t elements, int type) {
 
 FlightRecord::FlightRecord(size_t capacity) : capacity_(capacity), slots_(new Slot[capacity]) {}
 
-// The release fence keeps the words behind the claim; the reader's acquire fence keeps its second look behind its copy.
+// Each word is released and acquired, not only the mark: a reader that sees one of these sees the claim, too, when it looks at the mark again.
 uint64_t FlightRecord::add(const FlightEntry& entry) {
   uint64_t words[kWords];
   std::memcpy(words, &entry, sizeof words);
@@ -37,8 +45,7 @@ uint64_t FlightRecord::add(const FlightEntry& entry) {
     if (before % kStates == kWriting || before / kStates > id + 1) return id;
   } while (!s.mark.compare_exchange_weak(before, (id + 1) * kStates + kWriting, std::memory_order_acquire,
                                          std::memory_order_relaxed));
-  std::atomic_thread_fence(std::memory_order_release);
-  for (size_t i = 0; i < kWords; ++i) s.words[i].store(words[i], std::memory_order_relaxed);
+  for (size_t i = 0; i < kWords; ++i) s.words[i].store(words[i], std::memory_order_release);
   const auto state = entry.started_ns ? FlightState::started : FlightState::scheduled;
   s.mark.store((id + 1) * kStates + static_cast<uint64_t>(state), std::memory_order_release);
   return id;
@@ -55,7 +62,8 @@ bool FlightRecord::advance(uint64_t id, FlightState to) {
   return true;
 }
 
-// The time follows the mark, so that it lands in the right entry; read() makes up for a time that is not there yet.
+// The mark first: it says whether the entry is still this request's. read() makes up for a time that is not there yet; of a thread held up in between for
+// a whole round of the ring the next entry may have a wrong time, no more.
 void FlightRecord::started(uint64_t id, int64_t ns) {
   if (advance(id, FlightState::started))
     slot(id).words[kStartedWord].store(static_cast<uint64_t>(ns), std::memory_order_relaxed);
@@ -74,18 +82,13 @@ std::vector<FlightRecord::Read> FlightRecord::read() const {
     const uint64_t before = s.mark.load(std::memory_order_acquire);
     if (before / kStates != id + 1 || before % kStates == kWriting) continue;
     uint64_t words[kWords];
-    for (size_t i = 0; i < kWords; ++i) words[i] = s.words[i].load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
+    for (size_t i = 0; i < kWords; ++i) words[i] = s.words[i].load(std::memory_order_acquire);
     if (s.mark.load(std::memory_order_relaxed) / kStates != id + 1) continue;
     Read entry;
     std::memcpy(static_cast<FlightEntry*>(&entry), words, sizeof words);
     entry.id = id;
     entry.state = static_cast<FlightState>(before % kStates);
-    // A request that ends in the drive that started it is not marked twice.
-    if (entry.state != FlightState::scheduled && entry.started_ns == 0) entry.started_ns = entry.created_ns;
-    if (entry.state >= FlightState::completed && entry.ended_ns == 0) entry.ended_ns = entry.started_ns;
-    if (entry.state < FlightState::completed) entry.ended_ns = 0;
-    if (entry.state == FlightState::scheduled) entry.started_ns = 0;
+    fit_times(entry);
     found.push_back(entry);
   }
   return found;
