@@ -45,9 +45,12 @@ RollCall::Verdict RollCall::settle(uint32_t number, bool passed) {
 
 RollCall::Verdict RollCall::pass(uint32_t number) { return settle(number, true); }
 
-// The marks come first: whoever sees the verdict must find them. They mean nothing if the verdict turns out to be another.
+// The marks come first: whoever sees the verdict must find them. They mean nothing if the verdict turns out to be another. The last rank may have come
+// at the last moment: then there is nobody to give up for.
 RollCall::Verdict RollCall::give_up(uint32_t number) {
-  for (int r : absent(number)) line(r).missed.store(number);
+  const std::vector<int> gone = absent(number);
+  if (gone.empty()) return pass(number);
+  for (int r : gone) line(r).missed.store(number);
   return settle(number, false);
 }
 
