@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Builds tests/native against the torch-free part of ringcomm_ext and runs it: plain, sanitized, or for aarch64.
 
     scripts/native.py [plain] [thread] [address] [aarch64] [--only NAME]

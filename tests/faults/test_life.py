@@ -37,7 +37,7 @@ def init_again(rank: int, world: int, rounds: int) -> tuple[float, dict[str, int
     return total / (rounds + 10), before, usage()
 
 
-@pytest.mark.parametrize("rounds", [30, pytest.param(300, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [10, pytest.param(300, marks=pytest.mark.long)])
 def test_a_process_may_init_and_destroy_again_and_again(rounds: int) -> None:
     for average, before, after in run_ranks(init_again, 2, rounds, timeout=580):
         assert average == 4.0
