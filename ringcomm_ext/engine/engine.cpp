@@ -290,8 +290,11 @@ void Engine::look_after_all() {
     group->advance();
     left |= group->wants_driver(0);
   }
-  soon_ns_.store(found ? kSoonNs : std::min(2 * soon_ns_.load(std::memory_order_relaxed), kLatestNs),
-                 std::memory_order_relaxed);
+  young_looks_ = young && !found ? std::min(young_looks_ + 1, kMostYoungLooks) : 0;
+  // The first time, what is young may be the last of several calls that nobody waits for but through a Future: it is looked at as soon as it is old
+  // enough. Time after time, it is a caller that waits for each of its calls.
+  const int64_t idle = std::min(2 * soon_ns_.load(std::memory_order_relaxed), kLatestNs);
+  soon_ns_.store(found ? kSoonNs : young ? kYoungNs << (young_looks_ - 1) : idle, std::memory_order_relaxed);
   if (young) drive_soon();
   if (left) wake_drivers();
 }

@@ -69,6 +69,7 @@ class Engine {
 
  private:
   static constexpr int64_t kSoonNs = 20'000, kLatestNs = 500'000, kYoungNs = 15'000;
+  static constexpr int kMostYoungLooks = 6;  // kYoungNs << 5 is about kLatestNs
   Engine(const EngineOptions& options) : options_(options), budget_(options.memory_limit), soon_ns_(kSoonNs) {}
   void drive(int worker);
   void poll();
@@ -92,6 +93,7 @@ class Engine {
   std::atomic<bool> watches_boards_{false};
   int64_t next_boards_ = 0;       // the poller's
   std::atomic<int64_t> soon_ns_;  // the poller's; longer while its looks find nothing
+  int young_looks_ = 0;           // the poller's: looks in a row that found young work only
   // Who has connected and not asked yet, oldest first; the poller's. Strangers may connect and say nothing, so there are few and none gets old.
   struct Visitor {
     int fd;
