@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from ranks import RankPool
 
 # Two ranks already fill a small machine; OpenMP teams on top of them only add noise. Read when torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Whoever starts pytest in the background has Ctrl-C ignored, and every process started here would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")
