@@ -54,7 +54,9 @@ MODES = {
     "thread": Mode("-O1 -fsanitize=thread", ("setarch", "--addr-no-randomize")),
     "address": Mode("-O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined"),
     # The emulator lets a load overtake a store-release: emulated_order.h.
-    "aarch64": Mode(f"-O2 -include {TESTS}/emulated_order.h", ("qemu-aarch64", "-L", AARCH64_ROOT), "aarch64-linux-gnu-g++"),
+    "aarch64": Mode(
+        f"-O2 -include {TESTS}/emulated_order.h", ("qemu-aarch64", "-L", AARCH64_ROOT), "aarch64-linux-gnu-g++"
+    ),
 }
 DEFAULT_MODES = ["plain", "thread", "address"]
 SANITIZER_OPTIONS = {
