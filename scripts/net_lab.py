@@ -7,9 +7,9 @@
                              10.77.0.1  10.77.0.2      (and fd77::1, fd77::2)
 
 Nothing has a name outside: no entry in /run/netns, no interface, no file. Each namespace is held by a process that
-reads a pipe of ours, so when we end, killed or not, the holders end, and with the last process of a namespace the kernel
-takes it and its interfaces away. With `own_pids` the holder is the first process of the host, whose end kills all others
-there; without, whoever starts processes in a host sees to their end.
+reads a pipe of ours, so when we end, killed or not, the holders end, and with the last process of a namespace the
+kernel takes it and its interfaces away. With `own_pids` the holder is the first process of the host, whose end kills
+all others there; without, whoever starts processes in a host sees to their end.
 
 As Debian does it, a host's own name resolves to 127.0.1.1 there, which is of no use to the others.
 """
