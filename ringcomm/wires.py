@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ringcomm import job_key, log_lines
@@ -128,9 +129,8 @@ def _open(extension: Any, settings: Config, store: Store) -> Card:
     key = job_key.of_job(settings, store)
     offered = _offered(settings, interfaces.interfaces(addresses.addresses()))
     low, high = settings.tcp.ports or (0, 0)
-    number = extension.open_port(
-        bind=list(offered), port_low=low, port_high=high, key=key, dead_after_ns=settings.tcp.dead_after
-    )
+    silence = timedelta(microseconds=settings.tcp.dead_after // 1000)
+    number = extension.open_port(bind=offered, port_low=low, port_high=high, key=key, dead_after=silence)
     told = [address.partition("%")[0] for address in offered]
     return {"port": number, "addresses": told, "key": job_key.id_of(key)}
 
