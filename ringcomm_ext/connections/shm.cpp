@@ -175,7 +175,9 @@ size_t ShmLayout::header_bytes() const {
   return pages(channels * (fan_out().header_bytes() + n * pair().header_bytes()) + n * message().header_bytes());
 }
 
-size_t ShmLayout::bytes() const {
+size_t ShmLayout::bytes() const { return board_at() + pages(board_bytes); }
+
+size_t ShmLayout::board_at() const {
   const size_t n = ranks;
   return header_bytes() + channels * (fan_out().payload_bytes() + n * pair().payload_bytes()) +
          n * message().payload_bytes();
