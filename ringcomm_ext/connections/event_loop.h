@@ -5,6 +5,8 @@
 // not block. Everything else may be called from any thread, also from inside a handler.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -52,21 +54,33 @@ class EventLoop {
 
   // The poller: what is ready now. Never blocks.
   void run_ready();
-  // In a forked child: lets go of the descriptors. Async-signal-safe.
+  // In a forked child: closes its own descriptors and all that are in it, or the parent's peers would not see its end. Async-signal-safe.
   void close_in_child();
 
  private:
+  // Descriptors, for close_in_child(): the lock may be held for ever there.
+  struct Block {
+    std::array<std::atomic<int>, 64> fds;
+    std::atomic<Block*> next{nullptr};
+    Block() {
+      for (auto& fd : fds) fd.store(-1, std::memory_order_relaxed);
+    }
+  };
+  struct Entry {
+    std::shared_ptr<Handler> handler;
+    std::atomic<int>* slot;
+  };
   EventLoop() = default;
+  std::atomic<int>* free_slot();
   void set_timer();
-  void run_due();
-  template <typename Call>
-  void run(uint64_t id, Call&& call);
-  void await_end_of(std::unique_lock<std::mutex>& hold, uint64_t id);
+  void run_due(int64_t now);
+  void await_end(std::unique_lock<std::mutex>& hold, uint64_t id);
 
   int epoll_ = -1, timer_ = -1;
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::map<uint64_t, std::shared_ptr<Handler>> handlers_;
+  std::map<uint64_t, Entry> entries_;
+  Block slots_;
   std::map<std::pair<int64_t, TimerId>, std::function<void()>> due_;  // by time
   std::map<TimerId, int64_t> when_;
   int64_t timer_set_to_ = INT64_MAX;
