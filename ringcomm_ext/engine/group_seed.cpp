@@ -199,8 +199,8 @@ bool GroupSeed::open_links(const std::vector<PeerCard>& cards, int64_t deadline_
       if (missing < 0) missing = r;
       if (!why) continue;
       char text[480];
-      std::snprintf(text, sizeof text, "cannot be reached over tcp from rank %d: %s", spec.peers[rank_].global_rank,
-                    why.text);
+      std::snprintf(text, sizeof text, "cannot be reached over tcp from rank %d: %.400s",
+                    spec.peers[rank_].global_rank, why.text);
       blame(error, why.cause, spec, r, text);
       return give_up(spec, error);
     }
