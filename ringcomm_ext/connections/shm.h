@@ -47,7 +47,8 @@ struct ShmPeer {
   std::shared_ptr<Segment> heap = nullptr;  // its process's registered memory, if it has any
 };
 
-// `peers[rank]` is this rank's own.
+// `peers[rank]` is this rank's own. Ranks without a segment are of another node: they have no part in a fan-out here, and nobody asks for a connection with
+// them. The layout holds a place for them all the same, so that it does not depend on who is where.
 std::unique_ptr<Connections> make_shm_connections(const ShmLayout& layout, int rank, std::vector<ShmPeer> peers,
                                                   MemoryBudget& budget);
 
