@@ -39,13 +39,13 @@ def of_group(config: Config, members: Sequence[int]) -> Topology | None:
     return config.declared.restricted(members)
 
 
-def node_count(config: Config, members: Sequence[int]) -> int:
-    """How many nodes policy rules see: the declared ones, else 1, since ranks of one group share a machine today."""
+def node_count(config: Config, members: Sequence[int]) -> int | None:
+    """How many nodes the group spans by declaration; None where none is declared: `nodes.count` then sees."""
     each = config.topology.ranks_per_node
     if each is not None:
         return len({member // each for member in members})
     if config.declared is None:
-        return 1
+        return None
     _check_members(config, config.declared, members)
     return len({config.declared.ranks[member].node for member in members})
 

@@ -47,6 +47,30 @@ def table(config: Config, ranks: int, nodes: int = 1) -> list[Rule]:
     return [rule for collective in COLLECTIVES for rule in _rules(config, collective, ranks, nodes)]
 
 
+def most_channels(config: Config, ranks: int, nodes: int | None) -> int:
+    """The most channels a rule asks for that can apply; nodes: None while nobody knows how many there will be.
+
+    Raises ConfigError as `table` does, but where the nodes are unknown only if no number of them is without a hole.
+    """
+    counts = _node_counts(config, ranks) if nodes is None else [nodes]
+    found, holes = [], []
+    for count in counts:
+        try:
+            found.append(max(rule.channels for rule in table(config, ranks, count)))
+        except ConfigError as error:
+            holes.append(error)
+    if not found:
+        raise holes[0]
+    return max(found)
+
+
+def _node_counts(config: Config, ranks: int) -> list[int]:
+    """Numbers of nodes that stand for all: 1, those that rules name, and the first above 1 that none names."""
+    named = {rule.nodes for rules in config.policy.values() for rule in rules if rule.nodes is not None}
+    other = next(n for n in range(2, len(named) + 3) if n not in named)
+    return sorted(n for n in {1, other, *named} if n <= ranks)
+
+
 def select(rules: list[Rule], collective: str, nbytes: int) -> Rule:
     """The rule of a table for one message; what the data plane's search must agree with."""
     return next(r for r in rules if r.collective == collective and (r.max_bytes is None or nbytes <= r.max_bytes))

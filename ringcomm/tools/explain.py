@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
             parser.error(f"--{name} is {value}; it must be at least 1")
     try:
         loaded = config.load(arguments.config)
-        nodes = arguments.nodes or config_topology.node_count(loaded, range(arguments.ranks))
+        nodes = arguments.nodes or config_topology.node_count(loaded, range(arguments.ranks)) or 1
         print(explain(loaded, arguments.collective, arguments.bytes, arguments.ranks, nodes))
     except RingcommError as error:
         print(f"ringcomm explain: {error}", file=sys.stderr)

@@ -27,7 +27,7 @@ def saved(tmp_path: Path, name: str = "t.json", **changes: Any) -> Path:
 
 
 def chosen(settings: config.Config, members: list[int]) -> str:
-    rules = policy.table(settings, len(members), config_topology.node_count(settings, members))
+    rules = policy.table(settings, len(members), config_topology.node_count(settings, members) or 1)
     return policy.select(rules, "all_reduce", 1000).schedule
 
 
@@ -48,7 +48,7 @@ def test_rules_see_the_nodes_a_group_spans(tmp_path: Path, topology: Any) -> Non
 
 def test_undeclared_groups_are_one_node_and_nothing_is_logged() -> None:
     settings = loaded({})
-    assert config_topology.node_count(settings, range(5)) == 1 and chosen(settings, [0, 1]) == "ring"
+    assert config_topology.node_count(settings, range(5)) is None and chosen(settings, [0, 1]) == "ring"
     assert config_topology.of_group(settings, range(5)) is None and config_topology.log_line(settings, range(5)) == ""
 
 
