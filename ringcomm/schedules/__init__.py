@@ -1,5 +1,8 @@
 """The schedules by name, and `build`, which everyone else calls. Users' own files come in through user.py.
 
+A name may say more than a schedule's: `hierarchical(two_shot,ring)@2x4` names what runs inside and across and the nodes
+of the one group it is for (hierarchical.py). It is all that a program depends on, so nothing is kept beside it.
+
 program = build("all_reduce", "ring", ranks=4, rank=1)
 table = ringcomm.program.pack.pack(program)
 """
@@ -12,7 +15,7 @@ from functools import lru_cache
 from ringcomm.program.numerics import is_one_step, is_tree
 from ringcomm.program.ops import DEFAULT_SLOTS, ROOTED, Collective, Problem, Program, ScheduleError
 from ringcomm.program.verify import verify
-from ringcomm.schedules import chain, direct, halving, pairwise, ring, tree
+from ringcomm.schedules import chain, direct, halving, hierarchical, pairwise, ring, tree
 from ringcomm.schedules.registry import ANY, Order, Schedule, collective_named
 
 BUILT_IN: dict[str, Schedule] = {
@@ -65,9 +68,18 @@ SCHEDULES: dict[str, Schedule] = dict(BUILT_IN)
 
 def schedule_named(name: str) -> Schedule:
     """The schedule of that name. Raises ScheduleError listing the names otherwise."""
+    if hierarchical.is_name(name):
+        return hierarchical.schedule_of(name)
     if name not in SCHEDULES:
-        raise ScheduleError(f"schedule={name!r}: unknown; allowed: {', '.join(sorted(SCHEDULES))}")
+        raise ScheduleError(
+            f"schedule={name!r}: unknown; allowed: {', '.join(sorted(SCHEDULES))}, hierarchical(INSIDE,ACROSS)@NODES"
+        )
     return SCHEDULES[name]
+
+
+def is_built_in(name: str) -> bool:
+    """Whether it is proved by the tests, and not when it is built."""
+    return name in BUILT_IN or hierarchical.is_name(name)
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +98,7 @@ def build(
     """
     chosen = schedule_named(schedule)
     problem = Problem(collective_named(collective), ranks, rank, root, slots)
-    if schedule not in BUILT_IN:
+    if not is_built_in(schedule):
         verify_schedule(problem.collective, schedule, ranks, root, slots)
     return chosen.build(problem)
 
@@ -119,8 +131,8 @@ class Numerics:
 @lru_cache(maxsize=1024)
 def numerics(collective: str, schedule: str, ranks: int, slots: int = DEFAULT_SLOTS) -> Numerics:
     """For a collective that reduces. Raises ScheduleError where a user's schedule does not serve these ranks."""
-    if schedule in BUILT_IN:
-        stated = BUILT_IN[schedule].order.get(collective, Order())
+    if is_built_in(schedule):
+        stated = schedule_named(schedule).order.get(collective, Order())
         return Numerics(ranks <= stated.tree, ranks <= stated.one_step)
     plans = [build_all(collective, schedule, ranks, root, slots) for root in roots(collective, ranks)]
     return Numerics(all(map(is_tree, plans)), all(map(is_one_step, plans)))
@@ -142,6 +154,8 @@ __all__ = [
     "Schedule",
     "build",
     "build_all",
+    "hierarchical",
+    "is_built_in",
     "load_user",
     "numerics",
     "roots",

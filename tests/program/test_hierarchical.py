@@ -10,7 +10,7 @@ from calls import run_and_check
 from ringcomm.program.ops import CUT, ROOTED, Collective, ConnectionKind, Problem, Program, ScheduleError
 from ringcomm.program.verify import verify, verify_sequence
 from ringcomm.schedules import hierarchical
-from ringcomm.schedules.exchange import REDUCE_SCATTER
+from ringcomm.schedules.exchange import INSIDE as REDUCE_SCATTER
 from ringcomm.schedules.levels import Tree, checked, ranks_of
 
 EXCHANGES = sorted(REDUCE_SCATTER)
