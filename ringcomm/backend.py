@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from torch.distributed import Backend, Store
 
+    from ringcomm.topology import Place
+
 MESSAGE_SLOT = 64 << 10
 """Bytes of a point-to-point slot, and the largest message that is sent before its receive is posted."""
 BARE = "(bare)"
@@ -108,7 +110,7 @@ def _join(
     extension = _load.extension()
     _start(extension, settings, ranks)
     _start_log(extension, settings, rank, numbers)
-    plan = _plan(settings, ranks, config_topology.node_count(settings, numbers), extension)
+    plan = _plan(settings, config_topology.nodes_of(settings, numbers) or (0,) * ranks, extension)
     seed = extension.seed(
         rank=rank, ranks=ranks, channels=plan.channels, slots=settings.memory.slots, message=MESSAGE_SLOT, **plan.slots
     )
@@ -154,15 +156,16 @@ class _Plan:
 
 
 # A program makes many groups from one configuration; its object is kept in the value, so its id stands for one only.
-_plans: dict[tuple[int, int, int], _Plan] = {}
+_plans: dict[tuple[int, tuple[Place, ...]], _Plan] = {}
 
 
-def _plan(settings: config.Config, ranks: int, nodes: int, extension: Any) -> _Plan:
-    key = (id(settings), ranks, nodes)
+def _plan(settings: config.Config, nodes: tuple[Place, ...], extension: Any) -> _Plan:
+    """nodes: the number of each group rank's node (or more of its place), alike on all ranks."""
+    key = (id(settings), nodes)
     if key not in _plans:
         if len(_plans) >= 64:
             _plans.clear()
-        _plans[key] = _Plan(settings, *_tables(settings, ranks, nodes), _digest(settings, extension))
+        _plans[key] = _Plan(settings, *_tables(settings, nodes), _digest(settings, extension))
     return _plans[key]
 
 
@@ -184,8 +187,12 @@ def _digest(settings: config.Config, extension: Any) -> dict[str, str]:
     return settings.digest_parts() | versions | {"program format": str(numbers["program_version"])}
 
 
-def _tables(settings: config.Config, ranks: int, nodes: int) -> tuple[list[tuple[Any, ...]], int, dict[str, int]]:
-    """The decision table for the data plane, the number of channels it asks for, and the slot capacities in bytes."""
+def _tables(settings: config.Config, nodes: tuple[Place, ...]) -> tuple[list[tuple[Any, ...]], int, dict[str, int]]:
+    """The decision table for the data plane, the number of channels it asks for, and the slot capacities in bytes.
+
+    What a rule runs is a name: that of a hierarchical schedule holds the group's nodes, so `_build` finds them there.
+    """
+    ranks = len(nodes)
     _load_user_schedules(settings.schedules, ranks, settings.memory.slots)
     table = policy.table(settings, ranks, nodes)
     channels = max(rule.channels for rule in table)

@@ -16,7 +16,9 @@ from ringcomm.program.numerics import is_one_step, is_tree
 from ringcomm.program.ops import DEFAULT_SLOTS, ROOTED, Collective, Problem, Program, ScheduleError
 from ringcomm.program.verify import verify
 from ringcomm.schedules import chain, direct, halving, hierarchical, pairwise, ring, tree
+from ringcomm.schedules.levels import checked, group_sizes, height
 from ringcomm.schedules.registry import ANY, Order, Schedule, collective_named
+from ringcomm.schedules.shapes import Place, tree_of
 
 BUILT_IN: dict[str, Schedule] = {
     schedule.name: schedule
@@ -80,6 +82,28 @@ def schedule_named(name: str) -> Schedule:
 def is_built_in(name: str) -> bool:
     """Whether it is proved by the tests, and not when it is built."""
     return name in BUILT_IN or hierarchical.is_name(name)
+
+
+@lru_cache(maxsize=1024)
+def hierarchical_for(
+    collective: str, inside: str, across: str, places: tuple[Place, ...], levels: tuple[str, ...] = ()
+) -> str:
+    """The name of the schedule that runs `inside` and `across` in a group whose rank i is at places[i].
+
+    Where nothing is to be run inside, or across, the other runs as the schedule of its own that it also is.
+    """
+    tree = tree_of(places, levels)
+    reduced = checked(tree, len(places))
+    if height(reduced) > 1:
+        return hierarchical.name_of(inside, across, reduced)
+    if max(group_sizes(tree)[0]) == len(places):  # one group, or one rank
+        # The only one that is no schedule of its own is two_shot of a broadcast or reduce: there is nothing to share out.
+        return inside if _serves(inside, collective) else "one_shot"
+    return across if _serves(across, collective) else hierarchical.name_of(inside, across, reduced)
+
+
+def _serves(name: str, collective: str) -> bool:
+    return name in BUILT_IN and collective_named(collective) in BUILT_IN[name].collectives
 
 
 @lru_cache(maxsize=4096)
@@ -155,6 +179,7 @@ __all__ = [
     "build",
     "build_all",
     "hierarchical",
+    "hierarchical_for",
     "is_built_in",
     "load_user",
     "numerics",

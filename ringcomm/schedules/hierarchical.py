@@ -124,6 +124,12 @@ def schedule_of(name: str) -> Schedule:
     return Schedule(name, generators, min_slots=MIN_SLOTS, order=_orders(tree, inside, across))
 
 
+def all_on(shape: str) -> list[Schedule]:
+    """Every schedule on nodes of this shape."""
+    pairs = {(i, a): None for inner, outer in ALLOWED.values() for i in inner for a in outer}
+    return [schedule_of(f"{NAME}({inside},{across})@{shape}") for inside, across in pairs]
+
+
 def allowed_text() -> str:
     """Who may run inside and across, for errors."""
     return "; ".join(f"{c}: inside {', '.join(i)}, across {', '.join(a)}" for c, (i, a) in ALLOWED.items())

@@ -14,14 +14,23 @@ from math import prod
 from ringcomm.program.ops import ScheduleError
 from ringcomm.ranges import parse_ranges, show_ranges
 from ringcomm.schedules.levels import Tree, checked, group_sizes, height, ranks_of
-
-Places = Sequence[int | tuple[int, ...]]
-"""For each group rank the number of its node, or the numbers of the groups it is in, the outermost first."""
+from ringcomm.topology import LEVELS, Place
 
 
-def tree_of(places: Places) -> Tree:
-    """Groups in the order of their lowest rank, ranks rising: all ranks of a group find the same tree."""
-    paths = [place if isinstance(place, tuple) else (place,) for place in places]
+def _path(place: Place, levels: Sequence[str]) -> tuple[int, ...]:
+    """The groups of a rank, the outermost first: its node's and those on `levels`."""
+    if isinstance(place, int):
+        return (place,)
+    return tuple(number for name, number in zip(LEVELS, place, strict=True) if name == "node" or name in levels)
+
+
+def tree_of(places: Sequence[Place], levels: Sequence[str] = ()) -> Tree:
+    """The nodes of a group, and what else of `levels` is known of every rank.
+
+    Groups in the order of their lowest rank, ranks rising: all ranks of a group find the same tree.
+    """
+    known = levels if not any(isinstance(place, int) for place in places) else ()
+    paths = [_path(place, known) for place in places]
     return _grouped(range(len(paths)), paths, 0)
 
 
@@ -34,17 +43,24 @@ def _grouped(ranks: Sequence[int], paths: Sequence[tuple[int, ...]], depth: int)
     return tuple(_grouped(group, paths, depth + 1) for group in groups.values())
 
 
-def node_sizes(places: Places) -> list[int]:
-    """How many ranks each innermost group has."""
-    counts: dict[int | tuple[int, ...], int] = {}
-    for place in places:
-        counts[place] = counts.get(place, 0) + 1
-    return list(counts.values())
+def places_of(tree: Tree) -> tuple[int, ...]:
+    """The node number of each rank, nodes being the parts of the outermost level."""
+    found = {rank: node for node, part in enumerate(tree) for rank in ranks_of(part)}
+    return tuple(found[rank] for rank in sorted(found))
 
 
 def evenly(ranks: int, nodes: int) -> tuple[int, ...]:
     """Node numbers of ranks numbered through, as many on each node as can be."""
     return tuple(rank * nodes // ranks for rank in range(ranks))
+
+
+def layouts(ranks: int) -> list[str]:
+    """Shapes to try a number of ranks on: every even split into several nodes, an uneven and a scattered one."""
+    found = [f"{k}x{ranks // k}" for k in range(2, ranks) if ranks % k == 0]
+    if ranks > 2:
+        found.append(f"{ranks - 1}+1")
+        found.append("[" + "|".join(show_ranges(range(i, ranks, 2)) for i in (0, 1)) + "]")
+    return [*found, str(ranks)]
 
 
 def show(tree: Tree) -> str:
