@@ -93,7 +93,7 @@ def _join(
     extension = _load.extension()
     process.start(extension, settings, ranks)
     process.start_log(extension, settings, rank, numbers)
-    plan = plans.of_group(settings, ranks, config_topology.node_count(settings, numbers), extension)
+    plan = plans.of_group(settings, ranks, config_topology.nodes_of(settings, numbers), extension)
     seed = extension.seed(rank=rank, **plan.layout())
 
     def exchange(card: dict[str, Any], group: str) -> list[dict[str, Any]]:
@@ -119,7 +119,7 @@ def _join(
         seed=seed,
         name=name,
         cards=peers,
-        rules=plan.rules(nodes.count(settings, numbers, cards)),
+        rules=plan.rules(nodes.places(settings, numbers, cards)),
         spin_ns=spin_ns,
         yields=settings.progress.yields,
         timeout=timeout,

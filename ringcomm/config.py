@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcomm.config_key import key, setting_fields
 from ringcomm.config_net import Tcp
-from ringcomm.values import Bytes, Choice, Duration, Flag, Text, Threshold, ThresholdKind, Whole
+from ringcomm.values import Bytes, Choice, Duration, Flag, Text, Threshold, ThresholdKind, Whole, Words
 from ringcomm.values_net import NetKind
 from ringcomm.values_nodes import Nodes, NodesKind
 
@@ -35,6 +35,8 @@ COLLECTIVES = (
     "scatter",
     "barrier",
 )
+CHOSEN = ("schedule", "inside", "across", "levels")
+"""The keys of a rule that say what runs; shown last."""
 KIB = 1024
 LARGE_GROUP = 8
 """Ranks from which pair slots are smaller: their number grows with the square of the ranks."""
@@ -45,7 +47,26 @@ class PolicyRule:
     """One line of `policy.<collective>`: conditions and the schedule they choose. The first rule that matches wins."""
 
     schedule: str = key(
-        Text("the name of a schedule"), "", "The schedule's name: a shipped one or one from `schedules`."
+        Text("the name of a schedule"),
+        "",
+        "The schedule's name: a shipped one or one from `schedules`. `hierarchical` needs `inside` and `across`.",
+    )
+    inside: str | None = key(
+        Text("the name of a schedule"),
+        None,
+        "With `schedule: hierarchical`: what runs among the ranks of a node (hierarchical.md lists what can). In a "
+        "group on one node it runs alone.",
+    )
+    across: str | None = key(
+        Text("the name of a schedule"),
+        None,
+        "With `schedule: hierarchical`: what runs between nodes. In a group with one rank on each node it runs alone.",
+    )
+    levels: tuple[str, ...] = key(
+        Words(("pod", "socket", "numa", "complex")),
+        (),
+        "With `schedule: hierarchical`: further levels than the nodes, as `topology.file` declares them. `across` runs "
+        "on the outermost, `inside` on all others.",
     )
     max_bytes: Threshold | None = key(
         ThresholdKind(),
@@ -62,8 +83,11 @@ class PolicyRule:
     nodes: int | None = key(
         Whole(1, 65536),
         None,
-        "Matches groups that span exactly this many nodes: those that `topology` declares, else machines.",
+        "Matches groups that span exactly this many nodes: those that `topology` declares, else machines. Excludes "
+        "`min_nodes`, `max_nodes`.",
     )
+    min_nodes: int | None = key(Whole(1, 65536), None, "Matches groups that span at least this many nodes.")
+    max_nodes: int | None = key(Whole(1, 65536), None, "Matches groups that span at most this many nodes.")
     slot: int | None = key(
         Bytes(64, 64 << 20, step=64),
         None,
@@ -83,7 +107,7 @@ class PolicyRule:
         }
         return (
             "{"
-            + ", ".join(f"{name}: {value}" for name, value in sorted(shown.items(), key=lambda x: x[0] == "schedule"))
+            + ", ".join(f"{name}: {value}" for name, value in sorted(shown.items(), key=lambda x: x[0] in CHOSEN))
             + "}"
         )
 

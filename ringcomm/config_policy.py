@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from ringcomm.config import COLLECTIVES, PolicyRule, setting_fields, shipped
+from ringcomm.config import CHOSEN, COLLECTIVES, PolicyRule, setting_fields, shipped
 from ringcomm.config_read import items, mapping, nearest, parse
 from ringcomm.errors import ConfigError
 from ringcomm.located import Located, read_yaml
@@ -75,32 +76,59 @@ def _rule(collective: str, index: int, item: Located, inherited: bool) -> Policy
     given = mapping(item, what, known)
     values = {name: parse(f"{what}.{name}", known[name], entry) for name, entry in given.items()}
     rule = PolicyRule(**values, where=item.where, inherited=inherited)
-    _check_schedule(collective, rule, f"{given['schedule'].where if 'schedule' in given else item.where}: {what}")
+    places = {name: given[name].where if name in given else item.where for name in CHOSEN}
+    _check_schedule(collective, rule, f"{places['schedule']}: {what}")
+    _check_inside_and_across(collective, rule, what, places)
     if rule.max_bytes is not None and collective in NO_BYTES:
         bound = f"{given['max_bytes'].where}: {what}.max_bytes is {rule.max_bytes}"
         raise ConfigError(f"{bound}, but {collective} takes none: {NO_BYTES[collective]}")
-    if rule.ranks is not None and (rule.min_ranks is not None or rule.max_ranks is not None):
-        raise ConfigError(
-            f"{given['ranks'].where}: {what}.ranks excludes min_ranks and max_ranks; give one or the other"
-        )
-    if (rule.min_ranks or 1) > (rule.max_ranks or 65536):
-        bounds = f"min_ranks is {rule.min_ranks}, above max_ranks {rule.max_ranks}"
-        raise ConfigError(f"{item.where}: {what}: {bounds}; it could never match")
+    for counted in ("ranks", "nodes"):
+        low, high = (getattr(rule, f"{bound}_{counted}") for bound in ("min", "max"))
+        if getattr(rule, counted) is not None and (low is not None or high is not None):
+            raise ConfigError(
+                f"{given[counted].where}: {what}.{counted} excludes min_{counted} and max_{counted}; "
+                "give one or the other"
+            )
+        if (low or 1) > (high or 65536):
+            bounds = f"min_{counted} is {low}, above max_{counted} {high}"
+            raise ConfigError(f"{item.where}: {what}: {bounds}; it could never match")
     return rule
 
 
-def _check_schedule(collective: str, rule: PolicyRule, what: str) -> None:
-    from ringcomm.schedules import SCHEDULES
+def _carried(collective: str) -> str:
+    return "all_reduce" if collective == "barrier" else collective  # a barrier runs the all_reduce program
 
-    carried = "all_reduce" if collective == "barrier" else collective  # a barrier runs the all_reduce program
+
+def _check_schedule(collective: str, rule: PolicyRule, what: str) -> None:
+    from ringcomm.schedules import SCHEDULES, hierarchical
+
+    carried = _carried(collective)
     allowed = [name for name, schedule in SCHEDULES.items() if carried in [c.name for c in schedule.collectives]]
+    if carried in hierarchical.ALLOWED:
+        allowed.append(hierarchical.NAME)
     if rule.schedule in allowed:
         return
     near = nearest(rule.schedule, allowed)
     if not rule.schedule:
         problem = "schedule is missing"
-    elif rule.schedule in SCHEDULES:
+    elif rule.schedule in (*SCHEDULES, hierarchical.NAME):
         problem = f"schedule {rule.schedule!r} does not serve {collective}"
     else:
         problem = f"schedule {rule.schedule!r} is not known{near}"
     raise ConfigError(f"{what}: {problem}; allowed are {', '.join(allowed)}")
+
+
+def _check_inside_and_across(collective: str, rule: PolicyRule, what: str, places: Mapping[str, str]) -> None:
+    """Both, and both possible, for hierarchical; neither for any other schedule."""
+    from ringcomm.schedules import hierarchical
+
+    if rule.schedule != hierarchical.NAME:
+        for name in ("inside", "across", "levels"):
+            if getattr(rule, name):
+                raise ConfigError(f"{places[name]}: {what}.{name} goes with schedule: hierarchical, not {rule.schedule}")
+        return
+    for name, allowed in zip(("inside", "across"), hierarchical.ALLOWED[_carried(collective)], strict=True):
+        given = getattr(rule, name)
+        if given not in allowed:
+            problem = f"{name} is missing" if given is None else f"{name} is {given!r}{nearest(given, allowed)}"
+            raise ConfigError(f"{places[name]}: {what}: {problem}; allowed in {collective} are {', '.join(allowed)}")

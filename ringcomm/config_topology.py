@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ringcomm.config import Config, Shape
 from ringcomm.errors import ConfigError
-from ringcomm.topology import Rank, Topology
+from ringcomm.topology import Place, Rank, Topology
 
 
 def declared(shape: Shape, sources: Mapping[str, str], base: Path | None) -> Topology | None:
@@ -39,15 +39,19 @@ def of_group(config: Config, members: Sequence[int]) -> Topology | None:
     return config.declared.restricted(members)
 
 
-def node_count(config: Config, members: Sequence[int]) -> int | None:
-    """How many nodes the group spans by declaration; None where none is declared: `nodes.count` then sees."""
+def nodes_of(config: Config, members: Sequence[int]) -> tuple[Place, ...] | None:
+    """The declared place of each member, the number of its node or more (topology.Place).
+
+    None where nothing is declared: `nodes.places` then sees.
+    """
     each = config.topology.ranks_per_node
     if each is not None:
-        return len({member // each for member in members})
+        return tuple(member // each for member in members)
     if config.declared is None:
         return None
     _check_members(config, config.declared, members)
-    return len({config.declared.ranks[member].node for member in members})
+    places = config.declared.places
+    return tuple(places[member] for member in members)
 
 
 def _check_members(config: Config, declared: Topology, members: Sequence[int]) -> None:

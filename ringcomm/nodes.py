@@ -1,4 +1,4 @@
-"""Which ranks of a group share memory: the node numbers that go into the cards, and what policy rules count. Pure."""
+"""Which ranks of a group share memory: the node numbers that go into the cards, and where the policy sees them. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from ringcomm import config_topology
 from ringcomm.config import Config
+from ringcomm.topology import Place
 
 
 def numbers(settings: Config, members: Sequence[int], cards: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -22,7 +23,10 @@ def numbers(settings: Config, members: Sequence[int], cards: Sequence[Mapping[st
     return [order[place] for place in places]
 
 
-def count(settings: Config, members: Sequence[int], cards: Sequence[Mapping[str, Any]]) -> int:
-    """How many nodes policy rules see: the declared ones, else the machines the ranks turned out to be on."""
-    declared = config_topology.node_count(settings, members)
-    return declared if declared is not None else len({card["machine"] for card in cards})
+def places(settings: Config, members: Sequence[int], cards: Sequence[Mapping[str, Any]]) -> tuple[Place, ...]:
+    """Where the policy sees each rank: as declared, else by the machines the ranks turned out to be on."""
+    declared = config_topology.nodes_of(settings, members)
+    if declared is not None:
+        return declared
+    order = {machine: number for number, machine in enumerate(dict.fromkeys(card["machine"] for card in cards))}
+    return tuple(order[card["machine"]] for card in cards)

@@ -13,6 +13,7 @@ import torch
 import ringcomm
 from ringcomm import policy
 from ringcomm.config import Config
+from ringcomm.topology import Place
 
 MESSAGE_SLOT = 64 << 10
 """Bytes of a point-to-point slot, and the largest message that is sent before its receive is posted."""
@@ -32,15 +33,19 @@ class Plan:
     slots: Mapping[str, int]
     """Capacity in bytes of a slot, by kind of connection."""
     digest: Mapping[str, str]
-    _rows: dict[int, list[Row]] = field(default_factory=dict)
+    _rows: dict[tuple[Place, ...], list[Row]] = field(default_factory=dict)
 
     def layout(self) -> dict[str, int]:
         """The arguments of the extension's `seed` that all ranks have alike."""
         slots = self.settings.memory.slots
         return {"ranks": self.ranks, "channels": self.channels, "slots": slots, "message": MESSAGE_SLOT, **self.slots}
 
-    def rules(self, nodes: int) -> list[Row]:
-        """The decision table. Raises ConfigError where the policy has a hole for that many nodes."""
+    def rules(self, nodes: tuple[Place, ...]) -> list[Row]:
+        """The decision table for ranks at these places, alike on all ranks.
+
+        What a rule runs is a name: that of a hierarchical schedule holds the nodes, so `build` finds them there. Raises
+        ConfigError where the policy has a hole for so many nodes.
+        """
         if nodes not in self._rows:
             cap = min(self.slots.values()) if self.channels > 1 else max(self.slots.values())
             numbers = _collective_numbers()
@@ -52,11 +57,11 @@ class Plan:
 
 
 # A program makes many groups from one configuration; its object is kept in the value, so its id stands for one only.
-_plans: dict[tuple[int, int, int | None], Plan] = {}
+_plans: dict[tuple[int, int, tuple[Place, ...] | None], Plan] = {}
 
 
-def of_group(settings: Config, ranks: int, nodes: int | None, extension: Any) -> Plan:
-    """nodes: how many are declared; None where that is found out when the group is made."""
+def of_group(settings: Config, ranks: int, nodes: tuple[Place, ...] | None, extension: Any) -> Plan:
+    """nodes: the declared place of each rank; None where that is found out when the group is made."""
     key = (id(settings), ranks, nodes)
     if key not in _plans:
         if len(_plans) >= 64:

@@ -6,11 +6,13 @@ ranks choose differently and hang.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringcomm.config import COLLECTIVES, Config, PolicyRule
 from ringcomm.errors import ConfigError
 from ringcomm.numerics import DIRECT, is_eligible, travels_wide
+from ringcomm.topology import LEVELS, Place
 from ringcomm.values import show_bytes
 
 # Programs made of fan-out connections only, whose slots do not shrink in large groups (Memory.capacity).
@@ -34,29 +36,32 @@ class Rule:
     """16-bit floats travel as float32 (docs/numerics.md); max_bytes still counts what the caller gave."""
 
 
-def table(config: Config, ranks: int, nodes: int = 1) -> list[Rule]:
-    """The rules that can apply in a group of `ranks` on `nodes`: only byte thresholds are left, and they rise.
+def table(config: Config, ranks: int, nodes: Sequence[Place] | None = None) -> list[Rule]:
+    """The rules that can apply in a group of `ranks`: only byte thresholds are left, and they rise.
+
+    nodes: for each group rank the number of its node, any numbers, or its numbers on all of topology.LEVELS; None: one
+    node. All ranks must give the same.
 
     In the order of COLLECTIVES, then of the file; the first whose max_bytes is not below the message wins, and the last
     rule of each collective has none. `numerics.reproducible` leaves out rules whose schedule has another order; where
     that leaves messages without a rule, the direct schedule carries them. Raises ConfigError where a message would find
     no rule, or a slot is filled beyond its capacity, ScheduleError where a user's schedule does not serve the group.
     """
-    if ranks < 1 or nodes < 1:
-        raise ValueError(f"ranks is {ranks} and nodes is {nodes}; both must be at least 1")
-    return [rule for collective in COLLECTIVES for rule in _rules(config, collective, ranks, nodes)]
+    placed = tuple(nodes) if nodes is not None else (0,) * ranks
+    if ranks < 1 or len(placed) != ranks:
+        raise ValueError(f"ranks is {ranks}, nodes are given for {len(placed)}; it must be as many, and at least 1")
+    return [rule for collective in COLLECTIVES for rule in _rules(config, collective, placed)]
 
 
-def most_channels(config: Config, ranks: int, nodes: int | None) -> int:
-    """The most channels a rule asks for that can apply; nodes: None while nobody knows how many there will be.
+def most_channels(config: Config, ranks: int, nodes: Sequence[Place] | None) -> int:
+    """The most channels a rule asks for that can apply; nodes: None while nobody knows where the ranks will be.
 
     Raises ConfigError as `table` does, but where the nodes are unknown only if no number of them is without a hole.
     """
-    counts = _node_counts(config, ranks) if nodes is None else [nodes]
     found, holes = [], []
-    for count in counts:
+    for placed in _examples(config, ranks) if nodes is None else [nodes]:
         try:
-            found.append(max(rule.channels for rule in table(config, ranks, count)))
+            found.append(max(rule.channels for rule in table(config, ranks, placed)))
         except ConfigError as error:
             holes.append(error)
     if not found:
@@ -64,11 +69,17 @@ def most_channels(config: Config, ranks: int, nodes: int | None) -> int:
     return max(found)
 
 
-def _node_counts(config: Config, ranks: int) -> list[int]:
-    """Numbers of nodes that stand for all: 1, those that rules name, and the first above 1 that none names."""
-    named = {rule.nodes for rules in config.policy.values() for rule in rules if rule.nodes is not None}
-    other = next(n for n in range(2, len(named) + 3) if n not in named)
-    return sorted(n for n in {1, other, *named} if n <= ranks)
+def _examples(config: Config, ranks: int) -> list[tuple[int, ...]]:
+    """Groups whose numbers of nodes stand for all: what rules match changes at the numbers they name only."""
+    named = {1} | {
+        number
+        for rules in config.policy.values()
+        for rule in rules
+        for number in (rule.nodes, rule.min_nodes, rule.max_nodes)
+        if number is not None
+    }
+    counts = sorted({n + step for n in named for step in (-1, 0, 1) if 1 <= n + step <= ranks})
+    return [tuple(rank * count // ranks for rank in range(ranks)) for count in counts]
 
 
 def select(rules: list[Rule], collective: str, nbytes: int) -> Rule:
@@ -82,10 +93,32 @@ def matches(rule: PolicyRule, ranks: int, nodes: int) -> bool:
         rule.ranks in (None, ranks)
         and (rule.min_ranks or ranks) <= ranks <= (rule.max_ranks or ranks)
         and rule.nodes in (None, nodes)
+        and (rule.min_nodes or nodes) <= nodes <= (rule.max_nodes or nodes)
     )
 
 
-def _rules(config: Config, collective: str, ranks: int, nodes: int) -> list[Rule]:
+def node_of(place: Place) -> Place:
+    """Its node, whatever else is known of a place."""
+    return place if isinstance(place, int) else place[: LEVELS.index("node") + 1]
+
+
+def count_nodes(nodes: Sequence[Place]) -> int:
+    return len(set(map(node_of, nodes)))
+
+
+def schedule_of(collective: str, rule: PolicyRule, nodes: tuple[Place, ...]) -> str:
+    """The name of what a rule runs in a group: of hierarchical one that says inside, across and the nodes."""
+    if rule.schedule != "hierarchical":
+        return rule.schedule
+    from ringcomm import schedules
+
+    assert rule.inside is not None and rule.across is not None  # config_policy.py
+    carried = "all_reduce" if collective == "barrier" else collective
+    return schedules.hierarchical_for(carried, rule.inside, rule.across, nodes, rule.levels)
+
+
+def _rules(config: Config, collective: str, placed: tuple[Place, ...]) -> list[Rule]:
+    ranks, nodes = len(placed), count_nodes(placed)
     found: list[Rule] = []
     reached = covered = -1  # bytes that the rules found take; that all that match take
     whole = False
@@ -96,15 +129,16 @@ def _rules(config: Config, collective: str, ranks: int, nodes: int) -> list[Rule
         whole, covered = whole or bound is None, max(covered, bound or 0)
         if bound is not None and bound <= reached:
             continue  # an earlier rule takes all of its messages
-        if not is_eligible(config, collective, rule.schedule, ranks):
+        schedule = schedule_of(collective, rule, placed)
+        if not is_eligible(config, collective, schedule, ranks):
             continue
-        found.append(_rule(config, collective, rule, ranks))
+        found.append(_rule(config, collective, rule, schedule, ranks))
         if bound is None:
             return found
         reached = bound
     if whole:  # only rules that were passed over take the rest
         direct = PolicyRule(schedule=DIRECT[collective], where="numerics.reproducible")
-        return [*found, _rule(config, collective, direct, ranks)]
+        return [*found, _rule(config, collective, direct, direct.schedule, ranks)]
     has = f"no rule for messages above {show_bytes(covered)}" if covered >= 0 else "no rule"
     raise ConfigError(
         f"policy.{collective} has {has} in a group of {ranks} ranks on {nodes} node{'s' * (nodes > 1)} "
@@ -112,15 +146,15 @@ def _rules(config: Config, collective: str, ranks: int, nodes: int) -> list[Rule
     )
 
 
-def _rule(config: Config, collective: str, rule: PolicyRule, ranks: int) -> Rule:
+def _rule(config: Config, collective: str, rule: PolicyRule, schedule: str, ranks: int) -> Rule:
     bound = rule.max_bytes.at(ranks) if rule.max_bytes is not None else None
-    slot = _slot(config, collective, rule, ranks)
-    wide = travels_wide(config, collective, rule.schedule, ranks)
-    return Rule(collective, bound, rule.schedule, slot, rule.channels, rule.where, wide)
+    slot = _slot(config, collective, rule, schedule, ranks)
+    wide = travels_wide(config, collective, schedule, ranks)
+    return Rule(collective, bound, schedule, slot, rule.channels, rule.where, wide)
 
 
-def _slot(config: Config, collective: str, rule: PolicyRule, ranks: int) -> int:
-    kind = "fan_out" if (collective, rule.schedule) in FAN_OUT_ONLY else "pair"
+def _slot(config: Config, collective: str, rule: PolicyRule, schedule: str, ranks: int) -> int:
+    kind = "fan_out" if (collective, schedule) in FAN_OUT_ONLY else "pair"
     capacity = config.memory.capacity(ranks, kind)
     if rule.slot is None or (rule.slot > capacity and rule.inherited):
         return capacity

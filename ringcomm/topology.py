@@ -27,6 +27,8 @@ from ringcomm.plain import from_plain, to_plain
 from ringcomm.ranges import parse_ranges, show_ranges
 
 LEVELS = ("pod", "node", "socket", "numa", "complex")
+Place = int | tuple[int, ...]
+"""Where a rank is, for policy and schedules: the number of its node, or its numbers on all of LEVELS."""
 FORMAT, VERSION = "ringcomm topology", 1
 
 
@@ -105,6 +107,14 @@ class Topology:
         if ranks < 1:
             raise ValueError(f"ranks is {ranks}; it must be at least 1")
         return cls.of_nodes([range(ranks)])
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Each rank's place; node numbers where no other level is known. -1 stands for None."""
+        paths = [[getattr(rank, name) for name in LEVELS] for rank in self.ranks]
+        if all(path == [0, rank.node, None, None, None] for path, rank in zip(paths, self.ranks, strict=True)):
+            return tuple(rank.node for rank in self.ranks)
+        return tuple(tuple(-1 if number is None else number for number in path) for path in paths)
 
     @cached_property
     def nodes(self) -> tuple[tuple[int, ...], ...]:

@@ -159,6 +159,29 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Words:
+    """A list of some of a few words, each at most once; kept in the order of `words`."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        return f"a list of some of {', '.join(self.words)}, such as [{self.words[0]}]"
+
+    def parse(self, raw: object) -> tuple[str, ...]:
+        if not isinstance(raw, list):
+            raise ValueError
+        given = [getattr(entry, "value", entry) for entry in raw]
+        if any(given.count(word) > 1 or word not in self.words for word in given):
+            raise ValueError
+        return tuple(word for word in self.words if word in given)
+
+    def show(self, value: object) -> str:
+        assert isinstance(value, tuple)
+        return f"[{', '.join(value)}]"
+
+
+@dataclass(frozen=True)
 class Flag:
     """true or false."""
 

@@ -1,5 +1,8 @@
 """The schedules by name, and `build`, which everyone else calls. Users' own files come in through user.py.
 
+A name may say more than a schedule's: `hierarchical(two_shot,ring)@2x4` names what runs inside and across and the nodes
+of the one group it is for (hierarchical.py). It is all that a program depends on, so nothing is kept beside it.
+
 program = build("all_reduce", "ring", ranks=4, rank=1)
 table = ringcomm.program.pack.pack(program)
 """
@@ -12,8 +15,10 @@ from functools import lru_cache
 from ringcomm.program.numerics import is_one_step, is_tree
 from ringcomm.program.ops import DEFAULT_SLOTS, ROOTED, Collective, Problem, Program, ScheduleError
 from ringcomm.program.verify import verify
-from ringcomm.schedules import chain, direct, halving, pairwise, ring, tree
+from ringcomm.schedules import chain, direct, halving, hierarchical, pairwise, ring, tree
+from ringcomm.schedules.levels import checked, group_sizes, height
 from ringcomm.schedules.registry import ANY, Order, Schedule, collective_named
+from ringcomm.schedules.shapes import Place, tree_of
 
 BUILT_IN: dict[str, Schedule] = {
     schedule.name: schedule
@@ -65,9 +70,40 @@ SCHEDULES: dict[str, Schedule] = dict(BUILT_IN)
 
 def schedule_named(name: str) -> Schedule:
     """The schedule of that name. Raises ScheduleError listing the names otherwise."""
+    if hierarchical.is_name(name):
+        return hierarchical.schedule_of(name)
     if name not in SCHEDULES:
-        raise ScheduleError(f"schedule={name!r}: unknown; allowed: {', '.join(sorted(SCHEDULES))}")
+        raise ScheduleError(
+            f"schedule={name!r}: unknown; allowed: {', '.join(sorted(SCHEDULES))}, hierarchical(INSIDE,ACROSS)@NODES"
+        )
     return SCHEDULES[name]
+
+
+def is_built_in(name: str) -> bool:
+    """Whether it is proved by the tests, and not when it is built."""
+    return name in BUILT_IN or hierarchical.is_name(name)
+
+
+@lru_cache(maxsize=1024)
+def hierarchical_for(
+    collective: str, inside: str, across: str, places: tuple[Place, ...], levels: tuple[str, ...] = ()
+) -> str:
+    """The name of the schedule that runs `inside` and `across` in a group whose rank i is at places[i].
+
+    Where nothing is to be run inside, or across, the other runs as the schedule of its own that it also is.
+    """
+    tree = tree_of(places, levels)
+    reduced = checked(tree, len(places))
+    if height(reduced) > 1:
+        return hierarchical.name_of(inside, across, reduced)
+    if max(group_sizes(tree)[0]) == len(places):  # one group, or one rank
+        # The only one that is no schedule of its own is two_shot of a broadcast or reduce: there is nothing to share out.
+        return inside if _serves(inside, collective) else "one_shot"
+    return across if _serves(across, collective) else hierarchical.name_of(inside, across, reduced)
+
+
+def _serves(name: str, collective: str) -> bool:
+    return name in BUILT_IN and collective_named(collective) in BUILT_IN[name].collectives
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +122,7 @@ def build(
     """
     chosen = schedule_named(schedule)
     problem = Problem(collective_named(collective), ranks, rank, root, slots)
-    if schedule not in BUILT_IN:
+    if not is_built_in(schedule):
         verify_schedule(problem.collective, schedule, ranks, root, slots)
     return chosen.build(problem)
 
@@ -119,8 +155,8 @@ class Numerics:
 @lru_cache(maxsize=1024)
 def numerics(collective: str, schedule: str, ranks: int, slots: int = DEFAULT_SLOTS) -> Numerics:
     """For a collective that reduces. Raises ScheduleError where a user's schedule does not serve these ranks."""
-    if schedule in BUILT_IN:
-        stated = BUILT_IN[schedule].order.get(collective, Order())
+    if is_built_in(schedule):
+        stated = schedule_named(schedule).order.get(collective, Order())
         return Numerics(ranks <= stated.tree, ranks <= stated.one_step)
     plans = [build_all(collective, schedule, ranks, root, slots) for root in roots(collective, ranks)]
     return Numerics(all(map(is_tree, plans)), all(map(is_one_step, plans)))
@@ -142,6 +178,9 @@ __all__ = [
     "Schedule",
     "build",
     "build_all",
+    "hierarchical",
+    "hierarchical_for",
+    "is_built_in",
     "load_user",
     "numerics",
     "roots",

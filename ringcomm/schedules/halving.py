@@ -58,7 +58,7 @@ def all_reduce_halving(problem: Problem) -> Program:
     b = Builder(problem, cut=n)
     lag = 1 if problem.slots >= 2 else 0  # the next loop's joins go on while results are on their way
     partial = [b.input(chunk) for chunk in range(n)]
-    joins = list(_joins_of(rank, n))
+    joins = list(joins_of(rank, n, n))
     for joint in joins:
         _join(b, joint, partial, last=joint is joins[-1])
     b.send(b.output(rank), b.fan_out())
@@ -81,14 +81,19 @@ def _join(b: Builder, joint: list[Join], partial: list[Ref], last: bool) -> None
             partial[take.chunk] = b.output(take.chunk)
 
 
-def _joins_of(rank: int, n: int) -> Iterator[list[Join]]:
-    """One list per join the rank's blocks take part in, the smallest first."""
+def path_of(member: int, n: int) -> list[Block]:
+    """The blocks that a member is in, the smallest that joins two others first."""
     path = [Block(0, n)]
     while path[-1].size > 1:
-        path.append(next(half for half in path[-1].halves() if rank in half))
-    for block in reversed(path[:-1]):
-        joins = [_join_of(block, chunk) for chunk in range(n)]
-        yield [join for join in joins if rank in (join.sender, join.keeper)]
+        path.append(next(half for half in path[-1].halves() if member in half))
+    return path[-2::-1]
+
+
+def joins_of(member: int, n: int, chunks: int) -> Iterator[list[Join]]:
+    """One list per join the member's blocks take part in, the smallest first. Member c of n ends with chunk c."""
+    for block in path_of(member, n):
+        joins = [_join_of(block, chunk) for chunk in range(chunks)]
+        yield [join for join in joins if member in (join.sender, join.keeper)]
 
 
 def _join_of(block: Block, chunk: int) -> Join:

@@ -3,17 +3,17 @@
 A tree is nested tuples with the ranks as leaves, all at one depth: ((0, 1), (2, 3)) is two nodes of two ranks,
 (((0, 1), (2, 3)), ((4, 5), (6, 7))) two nodes of two sockets. Level 1 is the innermost.
 
-A message is cut so that every level can share it out: with s_h owners in each group of level h (as many as the smallest
-group of that level has parts) into s_1 * ... * s_D chunks, numbered with the share of level 1 as the leading digit. A
-*column* of level h is one prefix (l_1 ... l_h): its chunks are neighbours, and in each group of level h one rank owns
-it.
+A message is cut so that every level can share it out: with s_h shares on level h (for most exchanges as many as the
+smallest group of that level has parts) into s_1 * ... * s_D chunks, numbered with the share of level 1 as the leading
+digit. A *column* of level h is one prefix (l_1 ... l_h): its chunks are neighbours, and in each group of level h one
+rank owns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Union
 
@@ -24,7 +24,10 @@ Tree = tuple[Union[int, "Tree"], ...]
 
 @dataclass(frozen=True)
 class Team:
-    """The ranks that exchange on one level, and which chunks each of them owns afterwards (owners come first)."""
+    """The ranks that exchange on one level, and which chunks each of them owns afterwards (owners come first).
+
+    Where the outermost level has no owners (all compute everything, or roots of trees do), blocks are what it is cut into.
+    """
 
     level: int
     members: tuple[int, ...]
@@ -88,13 +91,14 @@ def _spliced(tree: Tree | int, level: int) -> Tree:
 
 
 @lru_cache(maxsize=256)
-def owner_counts(tree: Tree) -> tuple[int, ...]:
-    """s_1 ... s_D."""
-    return tuple(min(len(group) for group in _groups(tree, level)) for level in range(1, height(tree) + 1))
+def group_sizes(tree: Tree) -> tuple[tuple[int, ...], ...]:
+    """For each level, innermost first, how many parts its groups have."""
+    return tuple(tuple(len(group) for group in _groups(tree, level)) for level in range(1, height(tree) + 1))
 
 
-def chunk_count(tree: Tree) -> int:
-    return prod(owner_counts(tree))
+def share_counts(tree: Tree, shares: Sequence[Callable[[int], int]]) -> tuple[int, ...]:
+    """s_1 ... s_D, where shares[h - 1] says into how many a team of so many members cuts what it has on level h."""
+    return tuple(min(map(cut, sizes)) for cut, sizes in zip(shares, group_sizes(tree), strict=True))
 
 
 @lru_cache(maxsize=4096)
@@ -106,9 +110,8 @@ def _owners(tree: Tree | int, counts: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(parts[share][column] for column in range(len(parts[0])) for share in range(counts[height(tree) - 1]))
 
 
-def teams_of(tree: Tree, rank: int) -> list[Team]:
+def teams_of(tree: Tree, rank: int, counts: tuple[int, ...]) -> list[Team]:
     """The teams the rank is in, inside first: one on each level up to the first on which it owns nothing."""
-    counts = owner_counts(tree)
     found = []
     for level in range(1, height(tree) + 1):
         group = next(g for g in _groups(tree, level) if rank in ranks_of(g))
@@ -125,49 +128,41 @@ def teams_of(tree: Tree, rank: int) -> list[Team]:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The two-level view: the parts of the outermost level, and who stands in for whom on another node."""
+    """The two-level view: the parts of the outermost level ("nodes"), and who stands in for whom on another one."""
 
     tree: Tree
 
-    @property
+    @cached_property
     def nodes(self) -> list[list[int]]:
         return [ranks_of(part) for part in self.tree]
 
+    @cached_property
+    def _node_of(self) -> dict[int, list[int]]:
+        return {rank: node for node in self.nodes for rank in node}
+
     def of(self, rank: int) -> list[int]:
-        return next(node for node in self.nodes if rank in node)
+        return self._node_of[rank]
 
-    def from_own(self, rank: int) -> list[list[int]]:
-        """All nodes, the rank's own first and then onwards: not all start at the same node."""
-        return _turned(self.nodes, self.nodes.index(self.of(rank)))
+    def from_own(self, rank: int, step: int = 1) -> list[list[int]]:
+        """All nodes, the rank's own first and then onwards (step -1: backwards): not all start at the same node."""
+        return turned(self.nodes[::step], self.nodes[::step].index(self.of(rank)))
 
-    def from_me(self, rank: int) -> list[int]:
-        """The ranks of the node, this one first and then onwards."""
-        return _turned(self.of(rank), self.of(rank).index(rank))
+    def from_me(self, rank: int, step: int = 1) -> list[int]:
+        """The ranks of the node, this one first and then onwards (step -1: backwards)."""
+        return turned(self.of(rank)[::step], self.of(rank)[::step].index(rank))
 
     def on_node_of(self, rank: int, other: int) -> int:
         """Who on rank's node stands in for `other`: itself if it is there, else the rank of its local index."""
         mine, theirs = self.of(rank), self.of(other)
         return other if other in mine else mine[theirs.index(other) % len(mine)]
 
-    def rows(self, rank: int, node: list[int]) -> list[list[tuple[int, int]]]:
+    def rows(self, rank: int, node: list[int], step: int = 1) -> list[list[tuple[int, int]]]:
         """(stand-in on rank's node, rank of `node`) for all of `node`, as many at a time as rank's node has ranks."""
-        mine, order = self.of(rank), self.from_me(rank)
+        mine, order = self.of(rank), self.from_me(rank, step)
         groups = [node[i : i + len(mine)] for i in range(0, len(node), len(mine))]
         index = {taker: mine.index(taker) for taker in order}
         return [[(taker, group[index[taker]]) for taker in order if index[taker] < len(group)] for group in groups]
 
-    def giver(self, rank: int, origin: int) -> int:
-        """Who gives `rank` what comes from `origin`."""
-        stand_in = self.on_node_of(rank, origin)
-        return origin if stand_in == rank else stand_in
 
-    def given_by(self, rank: int, origin: int) -> list[int]:
-        """Whom `rank` gives what comes from `origin`: other nodes first, the longer way."""
-        if self.on_node_of(rank, origin) != rank:
-            return []
-        away = [self.on_node_of(node[0], origin) for node in self.from_own(rank)[1:]] if rank == origin else []
-        return away + self.from_me(rank)[1:]
-
-
-def _turned(items: list, at: int) -> list:  # type: ignore[type-arg]
+def turned(items: list, at: int) -> list:  # type: ignore[type-arg]
     return items[at:] + items[:at]

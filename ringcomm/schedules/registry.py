@@ -48,7 +48,7 @@ class Schedule:
     order: Mapping[str, Order] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier():
+        if not self.name.partition("(")[0].isidentifier():  # what follows is what hierarchical is made of
             raise ScheduleError(f"name={self.name!r}: a schedule's name is letters, digits and _")
         if not self.generators:
             raise ScheduleError(f"schedule {self.name}: generators is empty")

@@ -47,11 +47,10 @@ def all_reduce_tree(problem: Problem) -> Program:
         return local_program(problem)
     n, rank = problem.ranks, problem.rank
     b = Builder(problem, cut=2)
-    height = max(_in_order_depth(label, n) for label in range(1, n + 1))
-    places = [_place(rank, n, label_of) for label_of in (_first_label, _second_label)]
+    height = double_tree_height(n)
     pipelined = problem.slots >= SLOTS_TO_PIPELINE
     # Up and down of one tree stay together: the root does both in one step, so this order holds on every pair.
-    for chunk, place in enumerate(places):
+    for chunk, place in enumerate(double_tree(rank, n)):
         _up(b, chunk, place, lag=height - place.depth if pipelined else 0)
         _down(b, chunk, place, lag=height + place.depth if pipelined else 0)
     return b.program()
@@ -130,6 +129,16 @@ def _level_order(problem: Problem) -> tuple[int | None, list[int]]:
     at = (problem.rank - root) % n
     parent = None if at == 0 else ((at - 1) // 2 + root) % n
     return parent, [(child + root) % n for child in (2 * at + 1, 2 * at + 2) if child < n]
+
+
+def double_tree(member: int, n: int) -> tuple[Place, Place]:
+    """A member's places in the two trees over n members."""
+    return _place(member, n, _first_label), _place(member, n, _second_label)
+
+
+def double_tree_height(n: int) -> int:
+    """The depth of the deepest member of either tree."""
+    return max(_in_order_depth(label, n) for label in range(1, n + 1))
 
 
 def _in_order_parent(label: int, n: int) -> int | None:

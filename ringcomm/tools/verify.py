@@ -8,27 +8,34 @@ from collections.abc import Iterator
 
 from ringcomm.program.ops import DEFAULT_SLOTS, Collective, Problem, Program, ScheduleError
 from ringcomm.program.verify import verify
-from ringcomm.schedules import BUILT_IN, Schedule, roots
+from ringcomm.schedules import BUILT_IN, Schedule, hierarchical, roots
+from ringcomm.schedules.shapes import layouts, parse, places_of
 from ringcomm.schedules.user import read_user
 
 
 def main(argv: list[str]) -> int:
     """One line per schedule, collective and number of ranks; returns 1 if one is refused, 2 if one cannot be read."""
     parser = argparse.ArgumentParser("python -m ringcomm verify", description=__doc__)
-    parser.add_argument("what", nargs="*", help="files ending in .py, or names of built-in schedules (default: all)")
+    parser.add_argument(
+        "what",
+        nargs="*",
+        help="files ending in .py, or names of built-in schedules (default: all but hierarchical); hierarchical means any "
+        "schedule inside and across on nodes of all sizes, 'hierarchical(two_shot,ring)@2x4' one on its own nodes",
+    )
     parser.add_argument("--ranks", type=_ranks, default=[1, 2, 3, 4], help="such as 4, 2,4,8 or 1-16 (default 1-4)")
     parser.add_argument("--slots", type=int, default=DEFAULT_SLOTS, help=f"slots per FIFO (default {DEFAULT_SLOTS})")
     parser.add_argument("--tree-order", action="store_true", help="results must be the tree of docs/numerics.md too")
     arguments = parser.parse_args(argv)
     try:
-        found = [schedule for what in arguments.what for schedule in _schedules(what)] or list(BUILT_IN.values())
+        whats = arguments.what or list(BUILT_IN)
+        found = [pair for what in whats for pair in _schedules(what, arguments.ranks)]
     except ScheduleError as error:
         print(f"ringcomm verify: {error}", file=sys.stderr)
         return 2
     refused = 0
-    for schedule in found:
+    for schedule, its_ranks in found:
         for collective in schedule.collectives:
-            for ranks in arguments.ranks:
+            for ranks in its_ranks:
                 refused += not _report(schedule, collective, ranks, arguments.slots, arguments.tree_order)
     return 1 if refused else 0
 
@@ -49,12 +56,21 @@ def _range(part: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def _schedules(what: str) -> list[Schedule]:
-    if what in BUILT_IN:
-        return [BUILT_IN[what]]
-    if not what.endswith(".py"):
-        raise ScheduleError(f"{what!r} is neither a file ending in .py nor one of {', '.join(sorted(BUILT_IN))}")
-    return read_user(what)
+def _schedules(what: str, ranks: list[int]) -> Iterator[tuple[Schedule, list[int]]]:
+    """Each schedule with the numbers of ranks it is to be proved for."""
+    if what == hierarchical.NAME:
+        for n in ranks:
+            for shape in layouts(n):
+                yield from ((schedule, [n]) for schedule in hierarchical.all_on(shape))
+    elif hierarchical.is_name(what):
+        yield hierarchical.schedule_of(what), [len(places_of(parse(what.rpartition("@")[2])))]
+    elif what in BUILT_IN:
+        yield BUILT_IN[what], ranks
+    elif what.endswith(".py"):
+        yield from ((schedule, ranks) for schedule in read_user(what))
+    else:
+        known = ", ".join([*sorted(BUILT_IN), hierarchical.NAME])
+        raise ScheduleError(f"{what!r} is neither a file ending in .py nor one of {known}")
 
 
 def _report(schedule: Schedule, collective: Collective, ranks: int, slots: int, tree_order: bool) -> bool:
