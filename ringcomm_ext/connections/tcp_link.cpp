@@ -23,9 +23,19 @@ TcpLink::TcpLink(TcpShared& shared, const Outbox& outbox, Greeting greeting, int
     : shared_(shared), outbox_(outbox), greeting_(greeting), peer_(peer) {}
 
 TcpLink::~TcpLink() {
+  if (!dial_) return;
   TcpPort& port = shared_.port;
-  port.cancel(dial_);
-  if (registered_ != 0) port.forget_sender(registered_);
+  {
+    const std::lock_guard<std::mutex> hold(dial_->mutex);
+    dial_->link = nullptr;
+    const bool waits = fd_.load() < 0 && !broken() && outbox_.published.load() > 0 && !owes_lent();
+    if (waits) {
+      dial_->rest = rest();
+      return;
+    }
+  }
+  port.cancel(dial_id_);
+  port.forget_sender(dial_->registered);
   port.loop().remove(watch_);
   const int fd = fd_.load();
   if (fd < 0) return;
@@ -67,16 +77,37 @@ std::string TcpLink::rest() const {
 // -------------------------------------------------------------------------------------------------------------- dialling
 
 void TcpLink::dial() {
-  registered_ = shared_.port.add_sender([this] {
-    if (broken()) return true;
-    const int fd = fd_.load();
-    return taken_.load() == outbox_.published.load() && (fd < 0 || reached_peer(fd));
+  TcpPort& port = shared_.port;
+  auto dial = dial_ = std::make_shared<Dial>();
+  dial->link = this;
+  dial->registered = port.add_sender([dial] {
+    if (dial->over) return true;
+    const std::lock_guard<std::mutex> hold(dial->mutex);
+    return dial->link != nullptr && dial->link->delivered();
   });
-  dial_ = shared_.port.dial(shared_.group.peers[peer_], greeting_, now_ns() + shared_.group.dial_ns,
-                            [this](int fd, const Error& error) { dialled(fd, error); });
+  dial_id_ = port.dial(shared_.group.peers[static_cast<size_t>(peer_)], greeting_, now_ns() + shared_.group.dial_ns,
+                       [&port, dial](int fd, const Error& error) { dialled(port, dial, fd, error); });
 }
 
-void TcpLink::dialled(int fd, const Error& error) {
+bool TcpLink::delivered() const {
+  if (broken()) return true;
+  const int fd = fd_.load();
+  return taken_.load() == outbox_.published.load() && (fd < 0 || reached_peer(fd));
+}
+
+void TcpLink::dialled(TcpPort& port, const std::shared_ptr<Dial>& dial, int fd, const Error& error) {
+  std::string rest;
+  {
+    const std::lock_guard<std::mutex> hold(dial->mutex);
+    if (dial->link != nullptr) return dial->link->connected(fd, error);
+    rest.swap(dial->rest);
+  }
+  if (fd >= 0) port.linger(fd, std::move(rest));
+  dial->over = true;
+  port.forget_sender(dial->registered);
+}
+
+void TcpLink::connected(int fd, const Error& error) {
   if (fd < 0) return fail(error);
   address_ = peer_address(fd);
   watch_ = shared_.port.loop().add(fd, EPOLLONESHOT, [this](uint32_t) { on_event(); });
@@ -115,7 +146,7 @@ void TcpLink::wake_sleepers_on_news() {
 // Publish-then-look (the caller, before this) against leave-then-look (the loop): whoever leaves last sees all that was published.
 void TcpLink::push() {
   const int fd = fd_.load(std::memory_order_seq_cst);
-  if (fd < 0) return;  // dialled() pushes
+  if (fd < 0) return;  // connected() pushes
   do {
     if (sending_.exchange(true, std::memory_order_seq_cst)) return;
     if (!broken()) send_all(fd);

@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -51,7 +53,17 @@ class TcpLink {
 
  private:
   static constexpr int kWhole = 0, kBreaking = 1, kBroken = 2;
-  void dialled(int fd, const Error& error);
+  // What the dial knows of its link, which may be gone when the socket comes: then the rest is still sent.
+  struct Dial {
+    std::mutex mutex;
+    TcpLink* link;  // null: gone
+    std::string rest;
+    uint64_t registered = 0;        // at the port, for its settle()
+    std::atomic<bool> over{false};  // nothing of it is left to do
+  };
+  static void dialled(TcpPort& port, const std::shared_ptr<Dial>& dial, int fd, const Error& error);
+  void connected(int fd, const Error& error);
+  bool delivered() const;
   void on_event();
   void send_all(int fd);
   ssize_t send_some(int fd, const Outbox::Entry& entry) const;
@@ -65,9 +77,9 @@ class TcpLink {
   const Outbox& outbox_;
   const Greeting greeting_;
   const int peer_;
-  TcpPort::DialId dial_ = 0;
-  uint64_t registered_ = 0;  // at the port, for its settle()
-  Watch watch_;              // written before fd_
+  TcpPort::DialId dial_id_ = 0;
+  std::shared_ptr<Dial> dial_;
+  Watch watch_;  // written before fd_
   std::string address_;
   std::atomic<int> fd_{-1};
   std::atomic<uint32_t> armed_{0};  // events
