@@ -31,6 +31,7 @@ TcpLink::~TcpLink() {
     const bool waits = fd_.load() < 0 && !broken() && outbox_.published.load() > 0 && !owes_lent();
     if (waits) {
       dial_->rest = rest();
+      port.hurry(dial_id_, now_ns() + port.options().linger_ns);
       return;
     }
   }
@@ -221,7 +222,7 @@ void TcpLink::fail(const char* what) {
   Error reason;
   reason.cause = Cause::connection;
   std::snprintf(reason.text, sizeof reason.text, "ringcomm: the connection to rank %d at %s broke: %s", peer_,
-                address_.c_str(), what);
+                fd_.load() < 0 ? "an address not reached yet" : address_.c_str(), what);
   fail(reason);
 }
 
