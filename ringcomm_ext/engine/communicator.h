@@ -185,6 +185,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void await_announcements(uint64_t sequence) const;
   void ask_others() const;
   void hear_others() const;
+  const char* loss_text(int rank) const;
   Error describe_loss(int culprit, const Request& request, int step) const;
   Error describe_timeout(const Request& request, double seconds) const;
   Error describe_mismatch(const Stall& stall) const;

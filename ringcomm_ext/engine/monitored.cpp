@@ -131,6 +131,8 @@ std::string Communicator::whereabouts(int rank) const {
   std::string text = rank_name(rank);
   if (board_.state(rank) == RankState::left) {
     text += " has left";
+  } else if (gone(rank) && spec_.peers[rank].process->cut.load()) {
+    text += std::string(" ") + loss_text(rank);
   } else if (gone(rank) || has_ended(spec_.peers[rank].process->pidfd)) {
     text += " died (its process is gone)";
   } else if (stopped(rank)) {
