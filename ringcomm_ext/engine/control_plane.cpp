@@ -165,7 +165,8 @@ std::shared_ptr<PeerProcess> ControlPlane::reach(const std::string& key, const s
   greeting.topic = nonce_of(key);
   greeting.purpose = Purpose::control;
   // `done` is never called from inside dial(), and waits for the lock.
-  dials_[key].id = port_->dial(addresses, greeting, deadline_ns, [this, key](int fd, const Error& e) { dialled(key, fd, e); });
+  dials_[key].id =
+      port_->dial(addresses, greeting, deadline_ns, [this, key](int fd, const Error& e) { dialled(key, fd, e); });
   return nullptr;
 }
 

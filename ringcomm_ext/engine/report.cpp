@@ -129,8 +129,9 @@ bool Communicator::peers_stopped() const {
 
 const char* Communicator::loss_text(int rank) const {
   if (board_.state(rank) == RankState::left) return "has left (it destroyed the group or ended)";
-  return spec_.peers[rank].process->cut.load() ? "is out of reach (its host is down or silent, or the link to it is cut)"
-                                               : "died (its process is gone)";
+  return spec_.peers[rank].process->cut.load()
+             ? "is out of reach (its host is down or silent, or the link to it is cut)"
+             : "died (its process is gone)";
 }
 
 Error Communicator::describe_loss(int culprit, const Request& request, int step) const {
@@ -141,8 +142,8 @@ Error Communicator::describe_loss(int culprit, const Request& request, int step)
   const bool came = is_message(request.call) || (!left && spec_.peers[culprit].remote()) ||
                     board_.read(culprit, nullptr).sequence >= request.call.sequence;
   std::snprintf(e.text, sizeof e.text, "ringcomm: %s %s while rank %d was waiting for it in %s of group '%s'%s",
-                rank_name(culprit).c_str(), loss_text(culprit), shown(spec_.rank),
-                call_text(request.call).c_str(), spec_.name.c_str(), came ? "" : "; it had not made this call");
+                rank_name(culprit).c_str(), loss_text(culprit), shown(spec_.rank), call_text(request.call).c_str(),
+                spec_.name.c_str(), came ? "" : "; it had not made this call");
   return e;
 }
 
