@@ -103,9 +103,12 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
         .push_back({max_bytes.value_or(UINT64_MAX), schedule, slot, channels, source, wide});
   std::vector<PeerCard> peers;
   for (const auto& c : cards) {
-    PeerCard card{py::cast<std::string>(c.at("socket")),  py::cast<std::string>(c.at("offer")),
-                  py::cast<std::string>(c.at("process")), py::cast<std::string>(c.at("host")),
-                  py::cast<int>(c.at("pid")),             py::cast<int>(c.at("rank"))};
+    PeerCard card{py::cast<std::string>(c.at("socket")),
+                  py::cast<std::string>(c.at("offer")),
+                  py::cast<std::string>(c.at("process")),
+                  py::cast<std::string>(c.at("host")),
+                  py::cast<int>(c.at("pid")),
+                  py::cast<int>(c.at("rank"))};
     if (const auto node = c.find("node"); node != c.end()) card.node = py::cast<int>(node->second);
     if (const auto at = c.find("addresses"); at != c.end())
       card.addresses = py::cast<std::vector<std::string>>(at->second);

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <thread>
 
 #include "connections/tcp_address.h"
@@ -24,7 +25,7 @@ TcpLink::TcpLink(TcpShared& shared, const Outbox& outbox, Greeting greeting, int
 
 TcpLink::~TcpLink() {
   TcpPort& port = shared_.port;
-  port.cancel(dial_);
+  if (!leave_to_dial()) port.cancel(dial_id_);
   if (registered_ != 0) port.forget_sender(registered_);
   port.loop().remove(watch_);
   const int fd = fd_.load();
@@ -34,6 +35,26 @@ TcpLink::~TcpLink() {
     close(fd);
   else
     port.linger(fd, rest());
+}
+
+// A dial that is under way goes on without the link, and what was published goes with it: the reader may have the socket already.
+bool TcpLink::leave_to_dial() {
+  if (!dial_) return false;
+  const std::lock_guard<std::mutex> hold(dial_->mutex);
+  dial_->link = nullptr;
+  if (fd_.load() >= 0 || broken() || outbox_.published.load() == 0 || owes_lent()) return false;
+  dial_->orphan = true;
+  dial_->rest = rest();
+  dial_->registered = shared_.port.add_sender([dial = dial_] { return dial->done.load(); });
+  return true;
+}
+
+void TcpLink::Dial::ended(TcpPort& port, int fd, const Error& error) {
+  const std::lock_guard<std::mutex> hold(mutex);
+  if (link != nullptr) return link->dialled(fd, error);
+  if (fd >= 0) orphan ? port.linger(fd, std::move(rest)) : void(close(fd));
+  done.store(true);
+  if (orphan) port.forget_sender(registered);
 }
 
 bool TcpLink::owes_lent() const {
@@ -72,8 +93,11 @@ void TcpLink::dial() {
     const int fd = fd_.load();
     return taken_.load() == outbox_.published.load() && (fd < 0 || reached_peer(fd));
   });
-  dial_ = shared_.port.dial(shared_.group.peers[peer_], greeting_, now_ns() + shared_.group.dial_ns,
-                            [this](int fd, const Error& error) { dialled(fd, error); });
+  dial_ = std::make_shared<Dial>();
+  dial_->link = this;
+  dial_id_ = shared_.port.dial(
+      shared_.group.peers[peer_], greeting_, now_ns() + shared_.group.dial_ns,
+      [dial = dial_, &port = shared_.port](int fd, const Error& error) { dial->ended(port, fd, error); });
 }
 
 void TcpLink::dialled(int fd, const Error& error) {

@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -51,6 +53,17 @@ class TcpLink {
 
  private:
   static constexpr int kWhole = 0, kBreaking = 1, kBroken = 2;
+  // Outlives the link where the dial does.
+  struct Dial {
+    std::mutex mutex;  // all but `done`
+    TcpLink* link = nullptr;
+    bool orphan = false;
+    std::string rest;  // an orphan's
+    uint64_t registered = 0;
+    std::atomic<bool> done{false};
+    void ended(TcpPort& port, int fd, const Error& error);
+  };
+  bool leave_to_dial();
   void dialled(int fd, const Error& error);
   void on_event();
   void send_all(int fd);
@@ -65,7 +78,8 @@ class TcpLink {
   const Outbox& outbox_;
   const Greeting greeting_;
   const int peer_;
-  TcpPort::DialId dial_ = 0;
+  std::shared_ptr<Dial> dial_;
+  TcpPort::DialId dial_id_ = 0;
   uint64_t registered_ = 0;  // at the port, for its settle()
   Watch watch_;              // written before fd_
   std::string address_;

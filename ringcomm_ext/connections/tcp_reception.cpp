@@ -8,9 +8,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "connections/tcp_address.h"
-#include "core/log.h"
-
 namespace ringcomm {
 namespace {
 
@@ -51,12 +48,12 @@ Reception::~Reception() {
 }
 
 // Under the lock.
-void Reception::tell(int fd, const char* why) {
-  if (logs(LogLevel::debug) || !told_)
-    log(told_ ? LogLevel::debug : LogLevel::warn,
-        "a connection from " + peer_address(fd) + " was turned away: " + why +
-            (told_ ? "" : "; more of them will be turned away without a word"));
-  told_ = true;
+void Reception::tell(const std::string& from, const char* why, LogLevel level) {
+  bool& told = told_[level == LogLevel::warn ? 0 : 1];
+  if (told && !logs(LogLevel::debug)) return;
+  log(told ? LogLevel::debug : level, "a connection from " + from + " was turned away: " + why +
+                                          (told ? "" : "; more of them will be turned away without a word"));
+  told = true;
 }
 
 // --------------------------------------------------------------------------------------------------------------- guests
@@ -64,9 +61,11 @@ void Reception::tell(int fd, const char* why) {
 void Reception::welcome(int listener) {
   const std::lock_guard<std::mutex> hold(mutex_);
   for (int i = 0; i < kAtOnce; ++i) {
-    const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    TcpAddress from;
+    from.length = sizeof from.storage;
+    const int fd = accept4(listener, from.get(), &from.length, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
-      receive(fd);
+      receive(fd, from);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
       return pause();
     } else if (errno != ECONNABORTED && errno != EINTR) {
@@ -75,12 +74,13 @@ void Reception::welcome(int listener) {
   }
 }
 
-void Reception::receive(int fd) {
+void Reception::receive(int fd, const TcpAddress& from) {
   if (guests_.size() >= options_.most_guests) turn_away(guests_.begin()->first, "too many came at once");
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   const uint64_t id = next_++;
   Guest guest;
+  guest.address = from;
   guest.challenge = fresh_challenge();
   const Hello hello = make_hello(guest.challenge);
   if (send(fd, hello.data(), hello.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(hello.size()))
@@ -106,13 +106,13 @@ void Reception::pause() {
   });
 }
 
-void Reception::turn_away(uint64_t id, const char* why) {
+void Reception::turn_away(uint64_t id, const char* why, LogLevel level) {
   const auto it = guests_.find(id);
   if (it == guests_.end()) return;
   Guest guest = it->second;
   guests_.erase(it);
   const int fd = guest.watch.fd;
-  tell(fd, why);
+  tell(to_text(guest.address), why, level);
   loop_.remove(guest.watch);
   loop_.cancel(guest.timer);
   close(fd);
@@ -128,7 +128,10 @@ void Reception::hear(uint64_t id) {
     const ssize_t n = recv(g.watch.fd, g.answer.data() + g.have, g.answer.size() - g.have, 0);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (n <= 0) return turn_away(id, n == 0 ? "it was closed before it had greeted" : std::strerror(errno));
+    // Who hangs up without a word is a port scan, or a rank that needed the connection no more.
+    if (n <= 0)
+      return turn_away(id, n == 0 ? "it was closed before it had greeted" : std::strerror(errno),
+                       g.have == 0 ? LogLevel::info : LogLevel::warn);
     g.have += static_cast<size_t>(n);
     if (!has_magic(g.answer.data(), g.have)) return turn_away(id, "it does not speak as ringcomm does");
   }
@@ -175,7 +178,7 @@ void Reception::unpark(uint64_t id, const char* why) {
   if (it == parked_.end()) return;
   const Parked p = it->second;
   parked_.erase(it);
-  tell(p.arrival.second, why);
+  tell(peer_address(p.arrival.second), why);
   EventLoop::TimerId timer = p.timer;
   loop_.cancel(timer);
   close(p.arrival.second);

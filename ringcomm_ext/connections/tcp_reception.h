@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "connections/event_loop.h"
+#include "connections/tcp_address.h"
 #include "connections/tcp_handshake.h"
 #include "connections/tcp_port.h"
+#include "core/log.h"
 
 namespace ringcomm {
 
@@ -29,6 +31,7 @@ class Reception {
 
  private:
   struct Guest {
+    TcpAddress address;
     Watch watch;
     EventLoop::TimerId timer = 0;
     Challenge challenge;
@@ -49,16 +52,16 @@ class Reception {
   bool listen_on(int port, std::vector<int>& sockets, std::string& failed_at, int& code) const;
   void watch_listeners(const std::vector<int>& sockets);
   void welcome(int listener);
-  void receive(int fd);
+  void receive(int fd, const TcpAddress& from);
   void pause();
   void hear(uint64_t id);
   void admit(uint64_t id, const Greeting& greeting, const Challenge& diallers);
-  void turn_away(uint64_t id, const char* why);
+  void turn_away(uint64_t id, const char* why, LogLevel level = LogLevel::warn);
   void park(const Arrival& arrival);
   void unpark(uint64_t id, const char* why);
   void hand_over(const Nonce& topic);
   void schedule(const Nonce& topic, Expected& expected);
-  void tell(int fd, const char* why);
+  void tell(const std::string& from, const char* why, LogLevel level = LogLevel::warn);
 
   EventLoop& loop_;
   const TcpOptions& options_;
@@ -70,7 +73,7 @@ class Reception {
   std::map<uint64_t, Parked> parked_;
   std::map<Nonce, Expected> expected_;
   uint64_t next_ = 1;
-  bool told_ = false;
+  bool told_[2] = {};  // by level
 };
 
 }  // namespace ringcomm

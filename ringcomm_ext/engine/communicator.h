@@ -48,7 +48,7 @@ struct PeerInfo {
 struct GroupSpec {
   std::string name;
   int rank = 0, ranks = 1;
-  std::vector<PeerInfo> peers;  // by rank, own included
+  std::vector<PeerInfo> peers;            // by rank, own included
   Board board;                            // in the segment of this node's leader
   std::shared_ptr<ControlGroup> control;  // null: the group is on one node
   ShmLayout layout;
@@ -185,6 +185,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void await_announcements(uint64_t sequence) const;
   void ask_others() const;
   void hear_others() const;
+  const char* loss_text(int rank) const;
   Error describe_loss(int culprit, const Request& request, int step) const;
   Error describe_timeout(const Request& request, double seconds) const;
   Error describe_mismatch(const Stall& stall) const;
@@ -201,7 +202,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Board board_;
   RollCall roll_;
   const std::shared_ptr<ControlGroup> control_;  // null: the group is on one node
-  std::mutex meeting_;  // held by the thread that is in a monitored barrier
+  std::mutex meeting_;                           // held by the thread that is in a monitored barrier
   std::unique_ptr<Connections> connections_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Mailbox> mailbox_;

@@ -6,9 +6,11 @@
 namespace ringcomm {
 namespace {
 
-constexpr int64_t kAskNs = 90'000'000;         // those who wait look every 100 ms
-constexpr int64_t kAskPerRankNs = 1'000'000;   // guessed: 1000 frames a second from a rank of a large group that stands still
-constexpr int64_t kSilentNs = 400'000'000;     // guessed: a poller answers within milliseconds, on a crowded machine within tens
+constexpr int64_t kAskNs = 90'000'000;  // those who wait look every 100 ms
+constexpr int64_t kAskPerRankNs =
+    1'000'000;  // guessed: 1000 frames a second from a rank of a large group that stands still
+constexpr int64_t kSilentNs =
+    400'000'000;  // guessed: a poller answers within milliseconds, on a crowded machine within tens
 
 CallBody packed(const Fingerprint& f, int64_t age_ns) {
   const uint32_t what =
@@ -87,7 +89,8 @@ void ControlGroup::tell_verdict() const {
 }
 
 void ControlGroup::ask_to_give_up(uint32_t number) const {
-  if (const auto p = process(0); p && p->remote()) p->link->send(FrameKind::give_up, RollBody{topic_, rank_, number, 0});
+  if (const auto p = process(0); p && p->remote())
+    p->link->send(FrameKind::give_up, RollBody{topic_, rank_, number, 0});
 }
 
 // ---------------------------------------------------------------------------------------------------------------- asking
@@ -99,7 +102,9 @@ bool ControlGroup::owes(int rank) const {
 void ControlGroup::ask(bool at_once) {
   const int64_t now = now_ns();
   int64_t due = next_ask_.load();
-  if ((now < due && !at_once) || !next_ask_.compare_exchange_strong(due, now + std::max(kAskNs, kAskPerRankNs * ranks_))) return;
+  if ((now < due && !at_once) ||
+      !next_ask_.compare_exchange_strong(due, now + std::max(kAskNs, kAskPerRankNs * ranks_)))
+    return;
   const AskBody question{topic_, rank_};
   each_remote([&](int r, ControlLink& link) {
     int64_t none = 0;

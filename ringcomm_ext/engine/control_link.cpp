@@ -126,11 +126,12 @@ void ControlLink::end(int code) {
 }
 
 // Keepalive asks an idle peer's kernel after a third of the time, and again after each further third; the user time-out says how long an unanswered
-// question, or unacknowledged data, is put up with. For 3 s: asked after 1 s of silence, given up at the second question without an answer.
+// question, or unacknowledged data, is put up with. For 3 s: asked after 1 s of silence, given up at the second question without an answer, or when what
+// was sent is not acknowledged for 1.4 s, which counts from the first retransmission.
 void watch_for_silence(int fd, int64_t dead_after_ns) {
   const int third = std::max(1, static_cast<int>(dead_after_ns / 3'000'000'000));
   const int on = 1, probes = 2;
-  const unsigned patience = static_cast<unsigned>(2 * third * 1000 - 100);
+  const unsigned patience = static_cast<unsigned>(2 * third * 1000 - 600);
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &third, sizeof third);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &third, sizeof third);

@@ -46,7 +46,7 @@ class ControlLink : public std::enable_shared_from_this<ControlLink> {
 
   EventLoop& loop_;
   mutable std::mutex mutex_;
-  int fd_;         // -1 after the end
+  int fd_;  // -1 after the end
   Watch watch_;
   std::string out_;  // what the kernel has not taken
   std::string in_;   // the poller's: an incomplete frame

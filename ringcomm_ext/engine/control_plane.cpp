@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <utility>
@@ -141,6 +142,7 @@ void ControlPlane::ended(const std::shared_ptr<Guest>& guest, int code) {
   guest->peer.reset();
   if (!peer) return;
   if (code != 0) log(LogLevel::debug, std::string("control: a peer's socket ended: ") + std::strerror(code));
+  peer->cut.store(code != 0 && code != ECONNRESET && code != EPIPE && code != EPROTO);
   peer->dead.store(true, std::memory_order_seq_cst);
   wake_();
 }
@@ -163,7 +165,8 @@ std::shared_ptr<PeerProcess> ControlPlane::reach(const std::string& key, const s
   greeting.topic = nonce_of(key);
   greeting.purpose = Purpose::control;
   // `done` is never called from inside dial(), and waits for the lock.
-  dials_[key].id = port_->dial(addresses, greeting, deadline_ns, [this, key](int fd, const Error& e) { dialled(key, fd, e); });
+  dials_[key].id =
+      port_->dial(addresses, greeting, deadline_ns, [this, key](int fd, const Error& e) { dialled(key, fd, e); });
   return nullptr;
 }
 

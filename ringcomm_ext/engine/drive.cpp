@@ -31,7 +31,7 @@ bool Communicator::gone(int rank) const {
 // Gone, and nothing of what it sent before is still to come. On another node that takes time: data and the news of its end come by different sockets.
 bool Communicator::lost(int rank) {
   if (!gone(rank)) return false;
-  if (!spec_.peers[rank].remote()) return true;
+  if (!spec_.peers[rank].remote() || spec_.peers[rank].process->cut.load()) return true;
   const int64_t now = now_ns();
   int64_t since = 0;
   if (gone_since_[rank].compare_exchange_strong(since, now)) since = now, any_gone_.store(true);

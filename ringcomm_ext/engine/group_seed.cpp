@@ -64,10 +64,11 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int leader, int64_t de
   if (!fetch_fds(card.socket, nonce, deadline_ns, spec.interrupted, fds, error)) {
     const std::string why = error.text;
     error.rank = peer;
-    std::snprintf(error.text, sizeof error.text,
-                  "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks of one node must "
-                  "run on one machine, in one network namespace, and be alive",
-                  spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str());
+    std::snprintf(
+        error.text, sizeof error.text,
+        "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks of one node must "
+        "run on one machine, in one network namespace, and be alive",
+        spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str());
     return false;
   }
   constexpr size_t expected = 4;
@@ -91,13 +92,13 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int leader, int64_t de
 
 bool GroupSeed::open_node(const std::vector<PeerCard>& cards, int64_t deadline_ns, GroupSpec& spec, Error& error) {
   const int leader = leader_of(cards, rank_);
-  if (rank_ == leader &&
-      !segment_->commit(layout_.board_at(), layout_.board_bytes, engine_.budget(), kBoard, error))
+  if (rank_ == leader && !segment_->commit(layout_.board_at(), layout_.board_bytes, engine_.budget(), kBoard, error))
     return false;
   std::vector<bool> remote;
   for (const PeerCard& c : cards) remote.push_back(c.node != cards[rank_].node);
   for (size_t peer = 0; peer < cards.size(); ++peer)
-    if (!remote[peer] && !open_peer(cards[peer], static_cast<int>(peer), leader, deadline_ns, spec, error)) return false;
+    if (!remote[peer] && !open_peer(cards[peer], static_cast<int>(peer), leader, deadline_ns, spec, error))
+      return false;
   if (!std::count(remote.begin(), remote.end(), true)) remote.clear();
   char* const board = spec.peers[leader].segment->data() + layout_.board_at();
   spec.board = Board(board, layout_.ranks, rank_, std::move(remote));
@@ -199,8 +200,8 @@ bool GroupSeed::open_links(const std::vector<PeerCard>& cards, int64_t deadline_
       if (missing < 0) missing = r;
       if (!why) continue;
       char text[480];
-      std::snprintf(text, sizeof text, "cannot be reached over tcp from rank %d: %.400s",
-                    spec.peers[rank_].global_rank, why.text);
+      std::snprintf(text, sizeof text, "cannot be reached over tcp from rank %d: %.400s", spec.peers[rank_].global_rank,
+                    why.text);
       blame(error, why.cause, spec, r, text);
       return give_up(spec, error);
     }

@@ -20,8 +20,9 @@ struct PeerCard {
   std::string host;
   int pid = 0;
   int global_rank = -1;
-  int node = 0;                        // equal numbers: they share memory
-  std::vector<std::string> addresses;  // of its process's TCP port, as this rank should try them; unused on the own node
+  int node = 0;  // equal numbers: they share memory
+  std::vector<std::string>
+      addresses;  // of its process's TCP port, as this rank should try them; unused on the own node
 };
 
 class GroupSeed {

@@ -14,9 +14,9 @@ namespace ringcomm {
 namespace {
 
 constexpr int64_t kLongestSleepNs = 200'000'000;  // between looks at signals
-constexpr int64_t kVerdictNs = 500'000'000;       // what rank 0's process may take to answer; then it is taken to be stopped
-constexpr size_t kDescribed = 4;                  // missing ranks with host, pid and last call; the others by number
-constexpr size_t kWrittenOut = 17;                // a run of so many numbers is abbreviated
+constexpr int64_t kVerdictNs = 500'000'000;  // what rank 0's process may take to answer; then it is taken to be stopped
+constexpr size_t kDescribed = 4;             // missing ranks with host, pid and last call; the others by number
+constexpr size_t kWrittenOut = 17;           // a run of so many numbers is abbreviated
 
 // The verdict of a rank that was told of a death may come before this process is told of it.
 bool has_ended(int pidfd) {
@@ -131,6 +131,8 @@ std::string Communicator::whereabouts(int rank) const {
   std::string text = rank_name(rank);
   if (board_.state(rank) == RankState::left) {
     text += " has left";
+  } else if (gone(rank) && spec_.peers[rank].process->cut.load()) {
+    text += std::string(" ") + loss_text(rank);
   } else if (gone(rank) || has_ended(spec_.peers[rank].process->pidfd)) {
     text += " died (its process is gone)";
   } else if (stopped(rank)) {

@@ -21,6 +21,7 @@ struct PeerProcess {
   std::shared_ptr<Segment> heap;      // its registered memory, all of it
   std::shared_ptr<ControlLink> link;  // of a process on another node
   std::atomic<bool> dead{false};
+  std::atomic<bool> cut{false};  // with dead: not that it ended, but that its host has fallen silent
 
   bool remote() const { return link != nullptr; }
   Doorbell& doorbell() const { return *reinterpret_cast<Doorbell*>(doorbell_segment->data()); }

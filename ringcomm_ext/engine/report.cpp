@@ -127,6 +127,13 @@ bool Communicator::peers_stopped() const {
 
 // ---------------------------------------------------------------------------------------------------------------- gone
 
+const char* Communicator::loss_text(int rank) const {
+  if (board_.state(rank) == RankState::left) return "has left (it destroyed the group or ended)";
+  return spec_.peers[rank].process->cut.load()
+             ? "is out of reach (its host is down or silent, or the link to it is cut)"
+             : "died (its process is gone)";
+}
+
 Error Communicator::describe_loss(int culprit, const Request& request, int step) const {
   // A process that ends in order leaves first, so what died without leaving did not mean to.
   const bool left = board_.state(culprit) == RankState::left;
@@ -135,9 +142,8 @@ Error Communicator::describe_loss(int culprit, const Request& request, int step)
   const bool came = is_message(request.call) || (!left && spec_.peers[culprit].remote()) ||
                     board_.read(culprit, nullptr).sequence >= request.call.sequence;
   std::snprintf(e.text, sizeof e.text, "ringcomm: %s %s while rank %d was waiting for it in %s of group '%s'%s",
-                rank_name(culprit).c_str(),
-                left ? "has left (it destroyed the group or ended)" : "died (its process is gone)", shown(spec_.rank),
-                call_text(request.call).c_str(), spec_.name.c_str(), came ? "" : "; it had not made this call");
+                rank_name(culprit).c_str(), loss_text(culprit), shown(spec_.rank), call_text(request.call).c_str(),
+                spec_.name.c_str(), came ? "" : "; it had not made this call");
   return e;
 }
 
@@ -163,10 +169,14 @@ std::string Communicator::missing(const Request& request, int* first) const {
       more.push_back(r);
       continue;
     }
-    std::string text = rank_name(r) + " has not made this call";
+    const bool old_news = spec_.peers[r].remote() && stopped(r);
+    std::string text = rank_name(r) + " has not made this call" + (old_news ? ", as far as is known here" : "");
     char ago[32];
     std::snprintf(ago, sizeof ago, ", %.1f s ago", age * 1e-9);
-    text += last.sequence == 0 ? " and none before" : "; its last was " + call_text(last) + ago;
+    if (last.sequence != 0)
+      text += "; its last was " + call_text(last) + ago;
+    else if (!old_news)
+      text += " and none before";
     if (stopped(r)) text += std::string("; ") + stopped_text(r);
     late.push_back(std::move(text));
   }

@@ -25,8 +25,8 @@ struct ClusterOptions {
   int channels = 2;
   int64_t spin_ns = 0;
   size_t memory_limit = size_t{256} << 20;
-  size_t registered = 0;  // bytes of registered memory per rank
-  size_t slot = 8192;     // bytes
+  size_t registered = 0;        // bytes of registered memory per rank
+  size_t slot = 8192;           // bytes
   std::vector<int> nodes = {};  // by rank; empty: all on one. Nodes are connected over the loopback
 };
 

@@ -79,8 +79,7 @@ void frames_in_order() {
       },
       [&](int) { ++ends; });
   CHECK(reader != nullptr);
-  auto writer = ControlLink::start(
-      poller.loop(), sockets.b, [](FrameKind, const std::string&) {}, [](int) {});
+  auto writer = ControlLink::start(poller.loop(), sockets.b, [](FrameKind, const std::string&) {}, [](int) {});
   std::vector<std::thread> threads;
   for (uint32_t w = 0; w < kWriters; ++w)
     threads.emplace_back([&, w] {
@@ -107,8 +106,8 @@ void garbage() {
   for (int kind = 0; kind < 3; ++kind) {
     const Pair sockets;
     std::atomic<int> code{-1};
-    const auto link = ControlLink::start(
-        poller.loop(), sockets.a, [](FrameKind, const std::string&) {}, [&](int c) { code = c; });
+    const auto link =
+        ControlLink::start(poller.loop(), sockets.a, [](FrameKind, const std::string&) {}, [&](int c) { code = c; });
     const std::string junk = kind == 0 ? std::string(64, '\xff') : std::string("\x10\0\0\0\1\0\0\0half", 12);
     CHECK(send(sockets.b, junk.data(), junk.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(junk.size()));
     if (kind == 1) {

@@ -186,9 +186,11 @@ void cut_link() {
     const Error e = world.failure_of(r, at, &seconds);
     std::printf("    rank %d after %.2f s: %s\n", r, seconds, e.text);
     CHECK_EQ(e.rank, 1 - r);
-    CHECK(e.cause == Cause::peer_died || e.cause == Cause::connection);
-    CHECK(seconds < 4);
+    CHECK(e.cause == Cause::peer_died);
+    CHECK_CONTAINS(e.text, "the link to it is cut");
+    CHECK(seconds < 3);
   }
+  CHECK(set_loopback(true));
 }
 
 }  // namespace

@@ -104,7 +104,8 @@ class NodeProcesses {
     std::vector<PeerCard> cards(ranks());
     for (int r = 0; r < ranks(); ++r) {
       std::string port;
-      std::istringstream(shared_->card[r]) >> cards[r].socket >> cards[r].nonce >> cards[r].process >> cards[r].pid >> port;
+      std::istringstream(shared_->card[r]) >> cards[r].socket >> cards[r].nonce >> cards[r].process >> cards[r].pid >>
+          port;
       cards[r].host = "host" + std::to_string(r);
       cards[r].node = nodes_[r];
       cards[r].addresses = {"127.0.0.1:" + port};
