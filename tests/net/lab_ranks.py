@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ranks import run_ranks
+from ranks import RankPool
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 
@@ -60,10 +60,11 @@ def run_on(
         "TORCHELASTIC_USE_AGENT_STORE": None,
         "GLOO_SOCKET_IFNAME": "eth0",
         "LOCAL_WORLD_SIZE": str(per_host),
-        **(env or {}),
     }
-    world = used * per_host
-    return run_ranks(on_host, world, holders, per_host, fn, args, timeout=timeout, expect_dead=expect_dead, env=names)
+    with RankPool(used * per_host) as pool:
+        return pool.run(
+            on_host, holders, per_host, fn, args, timeout=timeout, expect_dead=expect_dead, env={**names, **(env or {})}
+        )
 
 
 def on_host(
