@@ -52,7 +52,7 @@ def broadcast(problem: Problem, tree: Tree, inside: str = "one_shot", across: st
 
 
 def reduce(problem: Problem, tree: Tree, inside: str = "one_shot", across: str = "one_shot") -> Program:
-    """The broadcast backwards: one rank of every other node takes its node's sum; the root adds its node up, then nodes.
+    """The broadcast backwards: one rank of each other node takes its node's sum; the root adds up its node, then nodes.
 
     Bytes: S from each rank but the root (with two_shot inside from each rank but those that pass on, which send more).
     """

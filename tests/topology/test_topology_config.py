@@ -20,6 +20,10 @@ def loaded(topology: Any, environ: dict[str, str] | None = None) -> config.Confi
     return config.load({"topology": topology, "policy": RULES}, environ or {})
 
 
+def node_count(settings: config.Config, members: range) -> int:
+    return policy.count_nodes(config_topology.nodes_of(settings, members) or ())
+
+
 def saved(tmp_path: Path, name: str = "t.json", **changes: Any) -> Path:
     path = tmp_path / name
     Topology(tuple(Rank(node=r // 2, **changes) for r in range(4))).save(path)
@@ -27,7 +31,7 @@ def saved(tmp_path: Path, name: str = "t.json", **changes: Any) -> Path:
 
 
 def chosen(settings: config.Config, members: list[int]) -> str:
-    rules = policy.table(settings, len(members), config_topology.node_count(settings, members))
+    rules = policy.table(settings, len(members), config_topology.nodes_of(settings, members))
     return policy.select(rules, "all_reduce", 1000).schedule
 
 
@@ -48,7 +52,7 @@ def test_rules_see_the_nodes_a_group_spans(tmp_path: Path, topology: Any) -> Non
 
 def test_undeclared_groups_are_one_node_and_nothing_is_logged() -> None:
     settings = loaded({})
-    assert config_topology.node_count(settings, range(5)) == 1 and chosen(settings, [0, 1]) == "ring"
+    assert config_topology.nodes_of(settings, range(5)) is None and chosen(settings, [0, 1]) == "ring"
     assert config_topology.of_group(settings, range(5)) is None and config_topology.log_line(settings, range(5)) == ""
 
 
@@ -93,15 +97,15 @@ def test_a_file_is_relative_to_the_yaml_and_by_variable_to_the_working_folder(
 ) -> None:
     saved(tmp_path)
     (tmp_path / "mine.yaml").write_text("topology: {file: t.json}\n")
-    assert config_topology.node_count(config.load(str(tmp_path / "mine.yaml"), {}), range(4)) == 2
+    assert node_count(config.load(str(tmp_path / "mine.yaml"), {}), range(4)) == 2
     with pytest.raises(ConfigError, match="must be absolute"):
         loaded({"file": "t.json"})
     monkeypatch.chdir(tmp_path)
-    assert config_topology.node_count(config.load(None, {"RINGCOMM_TOPOLOGY_FILE": "t.json"}), range(4)) == 2
+    assert node_count(config.load(None, {"RINGCOMM_TOPOLOGY_FILE": "t.json"}), range(4)) == 2
 
 
 def test_variables_declare_too_and_a_second_declaration_is_refused_naming_both() -> None:
-    assert config_topology.node_count(config.load(None, {"RINGCOMM_RANKS_PER_NODE": "3"}), range(7)) == 3
+    assert node_count(config.load(None, {"RINGCOMM_RANKS_PER_NODE": "3"}), range(7)) == 3
     with pytest.raises(ConfigError, match=r"topology\.nodes \(pg_options.*RINGCOMM_RANKS_PER_NODE\) exclude"):
         loaded({"nodes": [[0]]}, {"RINGCOMM_RANKS_PER_NODE": "3"})
 
@@ -110,7 +114,7 @@ def test_variables_declare_too_and_a_second_declaration_is_refused_naming_both()
 def test_a_group_with_a_rank_that_was_not_declared_is_refused(tmp_path: Path, key: str) -> None:
     settings = loaded({"nodes": [[0, 1], [2, 3]]} if key == "nodes" else {"file": str(saved(tmp_path))})
     with pytest.raises(ConfigError, match=rf"topology\.{key} declares 4 ranks \(0 to 3\), but this group has rank 4"):
-        config_topology.node_count(settings, [0, 4])
+        config_topology.nodes_of(settings, [0, 4])
 
 
 def test_the_shape_is_part_of_the_digest_and_the_path_of_a_file_is_not(tmp_path: Path) -> None:
