@@ -99,7 +99,7 @@ class Place:
         return [child for level in self.children for child in level]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4)  # of all ranks, for tools that build all programs; a rank needs each once
 def routes_of(tree: Tree, root: int, inside: str, across: str) -> tuple[dict[int, Place], ...]:
     """For each chunk the place of every rank."""
     if inside != "two_shot" or len(group_sizes(tree)) == 1:
