@@ -56,6 +56,7 @@ POLICY = """\
 policy:
   all_reduce:
     - {{max_bytes: 64KiB, ranks: 2, schedule: one_shot, slot: 32KiB}}
+    - {{min_nodes: 2, schedule: hierarchical, inside: two_shot, across: ring}}
     - {{schedule: ring}}
 ```
 

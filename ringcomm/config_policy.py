@@ -125,7 +125,9 @@ def _check_inside_and_across(collective: str, rule: PolicyRule, what: str, place
     if rule.schedule != hierarchical.NAME:
         for name in ("inside", "across", "levels"):
             if getattr(rule, name):
-                raise ConfigError(f"{places[name]}: {what}.{name} goes with schedule: hierarchical, not {rule.schedule}")
+                raise ConfigError(
+                    f"{places[name]}: {what}.{name} goes with schedule: hierarchical, not {rule.schedule}"
+                )
         return
     for name, allowed in zip(("inside", "across"), hierarchical.ALLOWED[_carried(collective)], strict=True):
         given = getattr(rule, name)

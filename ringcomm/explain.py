@@ -18,7 +18,8 @@ MOST_RANKS = 64
 def explain(config: Config, collective: str, nbytes: int, ranks: int, nodes: Sequence[Place] | None = None) -> str:
     """Each rule of the collective in order, whether it matches this message and group, and which wins.
 
-    nodes: the node of each rank; None: one node. Raises ValueError for an unknown collective or negative bytes, ConfigError where the policy has a hole.
+    nodes: the place of each rank (policy.table); None: one node. Raises ValueError for an unknown collective or
+    negative bytes, ConfigError where the policy has a hole.
     """
     if collective not in COLLECTIVES:
         raise ValueError(f"collective is {collective!r}; allowed are {', '.join(COLLECTIVES)}")

@@ -11,7 +11,7 @@ from ringcomm.program.ops import CUT, ConnectionKind, Program, Ref
 def sent_across(programs: Sequence[Program], nodes: Sequence[Hashable]) -> list[Fraction]:
     """For each rank how much it sends to ranks of other nodes, in messages (chunks taken as equal).
 
-    nodes: the number of each rank's node. A fan-out slot counts once for each reader on another node, as wires carry it.
+    nodes: the number of each rank's node. A fan-out slot counts once for each reader on another node, as on wires.
     """
     return [Fraction(sum(_slots(program, nodes)), _chunks(program)) for program in programs]
 

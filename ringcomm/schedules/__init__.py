@@ -97,7 +97,7 @@ def hierarchical_for(
     if height(reduced) > 1:
         return hierarchical.name_of(inside, across, reduced)
     if max(group_sizes(tree)[0]) == len(places):  # one group, or one rank
-        # The only one that is no schedule of its own is two_shot of a broadcast or reduce: there is nothing to share out.
+        # The only one that is no schedule of its own is two_shot of a broadcast or reduce: nothing is to be shared out.
         return inside if _serves(inside, collective) else "one_shot"
     return across if _serves(across, collective) else hierarchical.name_of(inside, across, reduced)
 

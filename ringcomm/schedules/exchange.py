@@ -6,7 +6,8 @@ holds more than the two slots an exchange needs.
 
 Lending. What a member gives away of a chunk comes back to it as that chunk's result, made from what it gave; so all
 that is sent from memory may be lent, in place too. Only where members send what they go on adding to themselves
-(one_shot across, doubling) nothing shows that it has been read; there IN is lent where calls are not in place, OUT never.
+(one_shot across, doubling) nothing shows that it has been read; there IN is lent where calls are not in place, OUT
+never.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from functools import lru_cache, partial
 from math import prod
 
 from ringcomm.program.build import Builder, local_program
-from ringcomm.program.ops import Problem, Program, Ref, ScheduleError
+from ringcomm.program.ops import Collective, Problem, Program, Ref, ScheduleError
 from ringcomm.program.order import Trees
 from ringcomm.schedules.exchange import ACROSS, INSIDE, Exchange
 from ringcomm.schedules.levels import Tree, checked, group_sizes, height, ranks_of, share_counts, teams_of
 from ringcomm.schedules.parts import PART_EXCHANGES, all_gather, reduce_scatter
-from ringcomm.schedules.registry import ANY, Order, Schedule
+from ringcomm.schedules.registry import ANY, Generator, Order, Schedule
 from ringcomm.schedules.rooted import ROOTED_ACROSS, ROOTED_INSIDE, broadcast, reduce
 from ringcomm.schedules.shapes import parse, show
 
@@ -119,8 +119,12 @@ def schedule_of(name: str) -> Schedule:
     tree = parse(shape)
     serves = {c: GENERATORS[c] for c, (inner, outer) in ALLOWED.items() if inside in inner and across in outer}
     if not serves:
-        raise ScheduleError(f"schedule={name!r}: no collective has {inside!r} inside and {across!r} across; {allowed_text()}")
-    generators = {c: partial(generator, tree=tree, inside=inside, across=across) for c, generator in serves.items()}
+        raise ScheduleError(
+            f"schedule={name!r}: no collective has {inside!r} inside and {across!r} across; {allowed_text()}"
+        )
+    generators: dict[str | Collective, Generator] = {
+        c: partial(generator, tree=tree, inside=inside, across=across) for c, generator in serves.items()
+    }
     return Schedule(name, generators, min_slots=MIN_SLOTS, order=_orders(tree, inside, across))
 
 

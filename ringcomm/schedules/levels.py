@@ -26,7 +26,7 @@ Tree = tuple[Union[int, "Tree"], ...]
 class Team:
     """The ranks that exchange on one level, and which chunks each of them owns afterwards (owners come first).
 
-    Where the outermost level has no owners (all compute everything, or roots of trees do), blocks are what it is cut into.
+    Where the outermost level has no owners (all compute everything, or roots of trees do), blocks are its parts.
     """
 
     level: int

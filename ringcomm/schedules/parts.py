@@ -1,9 +1,9 @@
 """Hierarchical all_gather and reduce_scatter: one part of the message for each rank, over two levels.
 
-The levels are the parts of the outermost one ("nodes") and the ranks in them. What crosses from one node to another goes
-between ranks of equal local index (modulo the smaller node), so all of a node's rails carry. one_shot: a shard goes from
-its owner to one rank of each other node, and from there to each rank of it. ring: it goes from node to node, or from
-rank to rank within a node. A reduce_scatter is the all_gather backwards, step by step.
+The levels are the parts of the outermost one ("nodes") and the ranks in them. What crosses from one node to another
+goes between ranks of equal local index (modulo the smaller node), so all of a node's rails carry. one_shot: a shard
+goes from its owner to one rank of each other node, and from there to each rank of it. ring: it goes from node to node,
+or from rank to rank within a node. A reduce_scatter is the all_gather backwards, step by step.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def broadcast(problem: Problem, tree: Tree, inside: str = "one_shot", across: st
 
 
 def reduce(problem: Problem, tree: Tree, inside: str = "one_shot", across: str = "one_shot") -> Program:
-    """The broadcast backwards: one rank of every other node takes its node's sum; the root adds its node up, then nodes.
+    """The broadcast backwards: one rank of each other node takes its node's sum; the root adds up its node, then nodes.
 
     Bytes: S from each rank but the root (with two_shot inside from each rank but those that pass on, which send more).
     """
@@ -99,7 +99,7 @@ class Place:
         return [child for level in self.children for child in level]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4)  # of all ranks, for tools that build all programs; a rank needs each once
 def routes_of(tree: Tree, root: int, inside: str, across: str) -> tuple[dict[int, Place], ...]:
     """For each chunk the place of every rank."""
     if inside != "two_shot" or len(group_sizes(tree)) == 1:

@@ -114,10 +114,10 @@ def _even(counts: list[int], first: int) -> Tree:
 
 def _bracketed(text: str) -> Tree:
     if not text.startswith("["):
-        parts = [parse_ranges(part) for part in text.split(",")]
-        if not all(parts):
+        runs = [parse_ranges(run) for run in text.split(",")]
+        if not all(runs):
             raise ValueError
-        return tuple(rank for part in parts for rank in part)
+        return tuple(rank for run in runs for rank in run)
     if not text.endswith("]"):
         raise ValueError
     parts, depth = [""], 0

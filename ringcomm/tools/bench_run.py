@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 import ringcomm
-from ringcomm import config, policy
+from ringcomm import config, config_topology, policy
 from ringcomm.config import COLLECTIVES
 from ringcomm.tools.bench_cases import OPERATIONS, Case, Operation
 
@@ -194,7 +194,9 @@ def _schedule(ranks: Ranks, op: str, nbytes: int) -> str | None:
     """Which schedule ringcomm runs for one call, if it is measured and the operation has one."""
     if "ringcomm" not in ranks.groups or op not in COLLECTIVES:
         return None
-    return policy.select(policy.table(config.load(), ranks.size), op, nbytes).schedule
+    settings = config.load()
+    table = policy.table(settings, ranks.size, config_topology.nodes_of(settings, range(ranks.size)))
+    return policy.select(table, op, nbytes).schedule
 
 
 def _call(calls: list[Operation], group: Any, parts: int) -> None:

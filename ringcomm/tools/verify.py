@@ -19,8 +19,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "what",
         nargs="*",
-        help="files ending in .py, or names of built-in schedules (default: all but hierarchical); hierarchical means any "
-        "schedule inside and across on nodes of all sizes, 'hierarchical(two_shot,ring)@2x4' one on its own nodes",
+        help="files ending in .py, or names of built-in schedules (default: all but hierarchical); hierarchical means "
+        "any schedule inside and across on nodes of all sizes, 'hierarchical(two_shot,ring)@2x4' one on its own nodes",
     )
     parser.add_argument("--ranks", type=_ranks, default=[1, 2, 3, 4], help="such as 4, 2,4,8 or 1-16 (default 1-4)")
     parser.add_argument("--slots", type=int, default=DEFAULT_SLOTS, help=f"slots per FIFO (default {DEFAULT_SLOTS})")

@@ -118,7 +118,7 @@ def crossing(collective: str, pair: tuple[str, str], shape: str, root: int | Non
 @pytest.mark.parametrize("nodes", [2, 3, 4, 8])
 @pytest.mark.parametrize("each", [2, 4])
 def test_each_rank_sends_its_share_of_an_all_reduce_across(inside: str, nodes: int, each: int) -> None:
-    """For N nodes of m ranks, of a rank's share 1/m of the message: 2 (N - 1)/N, or N - 1, or log2(N) times all of it."""
+    """For N nodes of m ranks, of a rank's share 1/m of the message: 2 (N - 1)/N of it, N - 1 or log2(N) times all."""
     shape, share = f"{nodes}x{each}", Fraction(1, each)
     for across in ("two_shot", "ring", "halving"):
         sent = crossing("all_reduce", (inside, across), shape)
@@ -130,6 +130,14 @@ def test_each_rank_sends_its_share_of_an_all_reduce_across(inside: str, nodes: i
         assert set(crossing("all_reduce", (inside, "doubling"), shape)) == {int(log2(nodes)) * share}
     assert max(crossing("all_reduce", (inside, "tree"), shape)) <= 2 * share
     assert sum(crossing("all_reduce", (inside, "tree"), shape)) == 2 * (nodes - 1)
+
+
+def test_the_figures_of_the_example_with_4_nodes_of_8() -> None:
+    """docs/hierarchical.md: of 16 GB a rank sends 14 inside, 3 across, 14 inside; in a flat ring 31."""
+    plan = plan_of("all_reduce", ("two_shot", "ring"), "4x8")
+    assert [16 * part for part in sent_across(plan, places_of(parse("4x8")))] == [3] * 32
+    assert [16 * part for part in sent_across(plan, range(32))] == [14 + 3 + 14] * 32
+    assert [16 * part for part in sent_across(build_all("all_reduce", "ring", 32), range(32))] == [31] * 32
 
 
 @pytest.mark.parametrize("inside", ["one_shot", "tree"])

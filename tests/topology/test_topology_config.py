@@ -20,16 +20,14 @@ def loaded(topology: Any, environ: dict[str, str] | None = None) -> config.Confi
     return config.load({"topology": topology, "policy": RULES}, environ or {})
 
 
+def node_count(settings: config.Config, members: range) -> int:
+    return policy.count_nodes(config_topology.nodes_of(settings, members) or ())
+
+
 def saved(tmp_path: Path, name: str = "t.json", **changes: Any) -> Path:
     path = tmp_path / name
     Topology(tuple(Rank(node=r // 2, **changes) for r in range(4))).save(path)
     return path
-
-
-def count(settings: config.Config, members: range) -> int:
-    places = config_topology.nodes_of(settings, members)
-    assert places is not None
-    return policy.count_nodes(places)
 
 
 def chosen(settings: config.Config, members: list[int]) -> str:
@@ -99,15 +97,15 @@ def test_a_file_is_relative_to_the_yaml_and_by_variable_to_the_working_folder(
 ) -> None:
     saved(tmp_path)
     (tmp_path / "mine.yaml").write_text("topology: {file: t.json}\n")
-    assert count(config.load(str(tmp_path / "mine.yaml"), {}), range(4)) == 2
+    assert node_count(config.load(str(tmp_path / "mine.yaml"), {}), range(4)) == 2
     with pytest.raises(ConfigError, match="must be absolute"):
         loaded({"file": "t.json"})
     monkeypatch.chdir(tmp_path)
-    assert count(config.load(None, {"RINGCOMM_TOPOLOGY_FILE": "t.json"}), range(4)) == 2
+    assert node_count(config.load(None, {"RINGCOMM_TOPOLOGY_FILE": "t.json"}), range(4)) == 2
 
 
 def test_variables_declare_too_and_a_second_declaration_is_refused_naming_both() -> None:
-    assert count(config.load(None, {"RINGCOMM_RANKS_PER_NODE": "3"}), range(7)) == 3
+    assert node_count(config.load(None, {"RINGCOMM_RANKS_PER_NODE": "3"}), range(7)) == 3
     with pytest.raises(ConfigError, match=r"topology\.nodes \(pg_options.*RINGCOMM_RANKS_PER_NODE\) exclude"):
         loaded({"nodes": [[0]]}, {"RINGCOMM_RANKS_PER_NODE": "3"})
 
