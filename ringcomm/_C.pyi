@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 class Seed:
-    """What this rank offers to its peers before the group is connected: its segment, and on rank 0 the board."""
+    """What this rank offers to its peers before the group is connected: its segment."""
 
     def card(self) -> dict[str, Any]:
         """For the store: socket (abstract address), offer (128-bit nonce, hex), process (key), pid."""
@@ -41,7 +41,9 @@ def backend(
     found: Any,
     record_to: str,
 ) -> Backend:
-    """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added.
+    """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added,
+    `node` (equal numbers share memory; none: 0) and `addresses` ("10.0.0.1:4711", "[fe80::1%eth0]:4711": of that
+    process's port, in the order in which this rank should try them; unused within the own node).
     rules: (collective, max_bytes, schedule, slot bytes, channels, source, 16-bit floats travel as float32), in order;
     the last of each collective has no max_bytes. found: callable(store or None, name, rank, numbers, timeout) ->
     Backend, for groups made from this one; kept until shutdown. record_to: the beginning of the path of the flight
@@ -49,6 +51,11 @@ def backend(
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""
+
+def open_port(bind: list[str], port_low: int, port_high: int, key: bytes, dead_after: timedelta) -> int:
+    """Opens the process's TCP port, which groups that span nodes need, unless it is open; gives its number, the same on
+    all addresses. bind: numeric addresses, [] for all there are. port_low, port_high: inclusive, 0 for any. key: the
+    job's, for the handshake. dead_after: a silent host or cut link is a death. After start_engine. RuntimeError."""
 
 def stop_engine() -> None:
     """Interpreter exit: every group leaves, no callback runs afterwards."""

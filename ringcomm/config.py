@@ -11,11 +11,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringcomm.values import Bytes, Choice, Duration, Flag, Kind, Text, Threshold, ThresholdKind, Whole, Words
+from ringcomm.config_key import key, setting_fields
+from ringcomm.config_net import Tcp
+from ringcomm.values import Bytes, Choice, Duration, Flag, Text, Threshold, ThresholdKind, Whole, Words
+from ringcomm.values_net import NetKind
 from ringcomm.values_nodes import Nodes, NodesKind
 
 if TYPE_CHECKING:
@@ -37,11 +40,6 @@ CHOSEN = ("schedule", "inside", "across", "levels")
 KIB = 1024
 LARGE_GROUP = 8
 """Ranks from which pair slots are smaller: their number grows with the square of the ranks."""
-
-
-def key(kind: Kind, default: Any, doc: str, *, env: str | None = None, agree: bool = False) -> Any:
-    """A field that is a key: what it accepts, default, text, environment variable, whether all ranks must agree."""
-    return field(default=default, metadata={"kind": kind, "doc": doc, "env": env, "agree": agree})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +83,7 @@ class PolicyRule:
     nodes: int | None = key(
         Whole(1, 65536),
         None,
-        "Matches groups that span exactly this many nodes: those that `topology` declares, else 1. Excludes "
+        "Matches groups that span exactly this many nodes: those that `topology` declares, else machines. Excludes "
         "`min_nodes`, `max_nodes`.",
     )
     min_nodes: int | None = key(Whole(1, 65536), None, "Matches groups that span at least this many nodes.")
@@ -188,6 +186,14 @@ class Connections:
     """Which connection carries what."""
 
     within: str = key(Choice(("shm",)), "shm", "Between ranks of one node. shm: shared memory.", agree=True)
+    across: str = key(
+        Choice(("auto", "tcp")),
+        "auto",
+        "Between ranks of different nodes. auto: shared memory where they are on one machine all the same, else what "
+        "`net` says. tcp: always TCP, so that declared nodes of one machine are as apart as machines.",
+        env="RINGCOMM_ACROSS",
+        agree=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,6 +270,13 @@ class Config:
     """Everything a group is made from, apart from what torch passes."""
 
     version: int = key(Whole(1, 1), 1, "Version of this schema.", agree=True)
+    net: str = key(
+        NetKind(),
+        "auto",
+        "What goes between machines. auto: the best that is there, which is tcp today.",
+        env="RINGCOMM_NET",
+        agree=True,
+    )
     schedules: tuple[str, ...] = field(
         default=(), metadata={"doc": "Files with your own schedules, relative to this file."}
     )
@@ -271,6 +284,7 @@ class Config:
     progress: Progress = Progress()
     memory: Memory = Memory()
     connections: Connections = Connections()
+    tcp: Tcp = Tcp()
     topology: Shape = Shape()
     numerics: Numerics = Numerics()
     debug: Debug = Debug()
@@ -285,18 +299,17 @@ class Config:
 
     def values(self) -> dict[str, str]:
         """Every single key (no policy) as text, by dotted name."""
-        found = {"version": str(self.version)}
-        for section in SECTIONS:
-            part = getattr(self, section)
+        found = {}
+        for section, part in (("", self), *((name, getattr(self, name)) for name in SECTIONS)):
             for f in setting_fields(part):
                 value = getattr(part, f.name)
-                found[f"{section}.{f.name}"] = "-" if value is None else f.metadata["kind"].show(value)
+                found[dotted(section, f.name)] = "-" if value is None else f.metadata["kind"].show(value)
         return found
 
     def digest_parts(self) -> dict[str, str]:
         """What all ranks must have alike, by dotted key: the value where it is short, else a short sha of it."""
         shown = self.values()
-        parts = {name: _short(shown[name]) for name in shown if name == "version" or _must_agree(name)}
+        parts = {name: _short(shown[name]) for name in shown if _must_agree(name)}
         if self.topology.file is not None and self.declared is not None:
             parts["topology.file"] = f"{self.declared.describe()} ({self.declared.shape()})"
         parts |= {f"policy.{c}": _sha(*[rule.text() for rule in rules]) for c, rules in self.policy.items()}
@@ -323,6 +336,7 @@ SECTIONS = {
     "progress": Progress,
     "memory": Memory,
     "connections": Connections,
+    "tcp": Tcp,
     "topology": Shape,
     "numerics": Numerics,
     "debug": Debug,
@@ -336,14 +350,14 @@ class Options:
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None
 
 
-def setting_fields(section: Any) -> list[Any]:
-    """The dataclass fields of a section (type or value) that are keys."""
-    return [f for f in fields(section) if "kind" in f.metadata]
+def dotted(section: str, name: str) -> str:
+    """How a key is called; section '' holds those at the top."""
+    return f"{section}.{name}" if section else name
 
 
-def _must_agree(dotted: str) -> bool:
-    section, name = dotted.split(".")
-    return any(f.name == name and f.metadata["agree"] for f in setting_fields(SECTIONS[section]))
+def _must_agree(full: str) -> bool:
+    section, _, name = full.rpartition(".")
+    return any(f.name == name and f.metadata["agree"] for f in setting_fields(SECTIONS.get(section, Config)))
 
 
 def _short(text: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
-from ringcomm.config import COLLECTIVES, SECTIONS, PolicyRule, setting_fields, shipped_names
+from ringcomm.config import COLLECTIVES, SECTIONS, Config, PolicyRule, shipped_names
+from ringcomm.config_key import setting_fields
 from ringcomm.config_load import variables
 from ringcomm.config_policy import NO_BYTES
 
@@ -40,10 +42,11 @@ error when the group is made that names key and ranks.
 
 Bytes are written 65536, 64KiB (1024) or 64kB (1000); times 80us or 1.5ms.
 
-## version and schedules
+## version, net and schedules
 
-`version: 1` is the version of this schema (*agree*). `schedules: [own.py]` lists Python files with schedules of your
-own, relative to the YAML file (absolute in a dict); each is verified before it may be used, and their text must agree.
+{top}
+`schedules: [own.py]` lists Python files with schedules of your own, relative to the YAML file (absolute in a dict);
+each is verified before it may be used, and their text must agree.
 """
 
 POLICY = """\
@@ -79,9 +82,10 @@ def markdown() -> str:
     """The whole page."""
     listed = "".join(f"- `{v}` sets `{k}`\n" for v, k in variables().items())
     names = ", ".join(f"`{n}`" for n in shipped_names())
-    parts = [HEAD.format(shipped=names, variables=listed)]
+    parts = [HEAD.format(shipped=names, variables=listed, top=_table(Config, True))]
     parts.append("\n" + POLICY.format(collectives=", ".join(f"`{c}`" for c in COLLECTIVES)) + _table(PolicyRule, False))
     parts.append("\n" + "".join(f"`max_bytes` is refused for `{c}`: {why}.\n" for c, why in NO_BYTES.items()))
     for name, cls in SECTIONS.items():
-        parts.append(f"\n## {name}\n\n{cls.__doc__}\n\n{_table(cls, True)}")
+        text = inspect.cleandoc(cls.__doc__ or "")
+        parts.append(f"\n## {name}\n\n{text}\n\n{_table(cls, True)}")
     return "".join(parts)

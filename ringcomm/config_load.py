@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ringcomm.config import COLLECTIVES, SECTIONS, Config, Options, setting_fields, shipped, shipped_names
+from ringcomm.config import COLLECTIVES, SECTIONS, Config, Options, dotted, shipped, shipped_names
+from ringcomm.config_key import setting_fields
 from ringcomm.config_policy import default_policy, policy_rules, schedule_files
 from ringcomm.config_read import mapping, nearest, parse
 from ringcomm.config_topology import declared
@@ -56,25 +57,23 @@ def _build(
     document: Located, base: Path | None, origin: str, asked: bool, notes: list[str], environ: Mapping[str, str]
 ) -> Config:
     reading = _Reading(notes=notes)
-    top = mapping(document, "the configuration", ("version", "schedules", "policy", *SECTIONS))
+    known = {f.name: f for f in setting_fields(Config)}
+    top = mapping(document, "the configuration", (*known, "schedules", "policy", *SECTIONS))
     schedules = schedule_files(top.get("schedules"), base)
-    version = 1
-    if "version" in top:
-        version = parse("version", Config.__dataclass_fields__["version"], top["version"])
-        reading.sources["version"] = top["version"].where
     policy = policy_rules(top.get("policy"), inherited=not asked)
     if asked:
         policy = default_policy() | policy
     environment = _environment(environ)
+    alone = _values("", known, top, environment, reading)
     sections = {name: _section(name, cls, top.get(name), environment, reading) for name, cls in SECTIONS.items()}
     config = Config(
-        version=version,
         schedules=schedules,
         policy={c: policy[c] for c in COLLECTIVES if c in policy},
         declared=declared(sections["topology"], reading.sources, base),
         origin=origin,
         sources=reading.sources,
         notes=tuple(reading.notes),
+        **alone,
         **sections,
     )
     _check_exclusions(config)
@@ -126,29 +125,37 @@ def _named(name: str, source: str) -> tuple[Located, Path, str]:
 
 def _section(name: str, cls: type, item: Located | None, environment: dict[str, Located], reading: _Reading) -> Any:
     known = {f.name: f for f in setting_fields(cls)}
-    given = mapping(item, name, known)
+    return cls(**_values(name, known, mapping(item, name, known), environment, reading))
+
+
+def _values(
+    section: str,
+    known: Mapping[str, Any],
+    given: Mapping[str, Located],
+    environment: dict[str, Located],
+    reading: _Reading,
+) -> dict[str, Any]:
+    """What was given for the keys of a section: by the file, and over it by the environment."""
     values = {}
     for k, f in known.items():
-        dotted, entry = f"{name}.{k}", given.get(k)
+        name, entry = dotted(section, k), given.get(k)
         if entry is not None:
-            values[k] = parse(dotted, f, entry)
-            reading.sources[dotted] = entry.where
-        if dotted in environment:
+            values[k] = parse(name, f, entry)
+            reading.sources[name] = entry.where
+        if name in environment:
             values_before = values.get(k)
-            values[k] = parse(dotted, f, environment[dotted])
+            values[k] = parse(name, f, environment[name])
             over = f", over {f.metadata['kind'].show(values_before)} at {entry.where}" if entry is not None else ""
-            reading.notes.append(
-                f"{dotted} is {f.metadata['kind'].show(values[k])} by {environment[dotted].where}{over}"
-            )
-            reading.sources[dotted] = environment[dotted].where
-    return cls(**values)
+            reading.notes.append(f"{name} is {f.metadata['kind'].show(values[k])} by {environment[name].where}{over}")
+            reading.sources[name] = environment[name].where
+    return values
 
 
 def variables() -> dict[str, str]:
     """Environment variable -> dotted key, for all that set a single key."""
     return {
-        f.metadata["env"]: f"{name}.{f.name}"
-        for name, cls in SECTIONS.items()
+        f.metadata["env"]: dotted(name, f.name)
+        for name, cls in (("", Config), *SECTIONS.items())
         for f in setting_fields(cls)
         if f.metadata["env"]
     }
@@ -170,7 +177,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Located]:
                 RuntimeWarning,
                 stacklevel=5,
             )
-    return {dotted: Located(environ[v], f"environment {v}") for v, dotted in known.items() if environ.get(v)}
+    return {name: Located(environ[v], f"environment {v}") for v, name in known.items() if environ.get(v)}
 
 
 def _check_exclusions(config: Config) -> None:

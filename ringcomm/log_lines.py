@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import ringcomm
+from ringcomm.discover.routes import Route
 from ringcomm.values import show_bytes
 
 
@@ -27,10 +28,11 @@ def of_group(name: str, rank: int, cards: Sequence[Mapping[str, Any]], connected
     """On every rank who it is; on rank 0 who is there and how they are connected. cards: hostname and rank, by rank."""
     lines = [f"group {name!r}: rank {rank} of {len(cards)}, rank {cards[rank]['rank']} of the job"]
     if rank == 0:
-        hosts = Counter(card["hostname"] for card in cards)
-        listed = ", ".join(f"{host}: {count}" for host, count in hosts.items())
+        # Declared nodes of one machine have one name; machines may have one too.
+        places = Counter((card["node"], card["hostname"]) for card in cards)
+        listed = ", ".join(f"{host}: {count}" for (_, host), count in places.items())
         lines.append(
-            f"group {name!r}: {_many(len(cards), 'rank')} on {_many(len(hosts), 'node')} ({listed}); {connected}"
+            f"group {name!r}: {_many(len(cards), 'rank')} on {_many(len(places), 'node')} ({listed}); {connected}"
         )
     return lines
 
@@ -39,6 +41,12 @@ def of_connections(kind: str, slots: int, capacity: Mapping[str, int], channels:
     """kind: of the connections. capacity: bytes of a slot, by what it connects."""
     sizes = ", ".join(f"{what} {show_bytes(size)}" for what, size in capacity.items())
     return f"over {kind}, {_many(channels, 'channel')}, {slots} slots ({sizes})"
+
+
+def of_net(asked: str, way: Route, port: int, peer: int, host: str) -> str:
+    """Once per process that has peers on other nodes. asked: the setting `net`; way: to the first such peer."""
+    why = "as net says" if asked == "tcp" else "the best there is (net is auto; verbs is not there yet)"
+    return f"net: tcp, {why}; over {way.interface}: {way.source} port {port} to {way.address} of rank {peer} ({host})"
 
 
 def of_waits(spin_ns: int, timeout: timedelta) -> str:

@@ -13,36 +13,38 @@ class Connection:
     """The answer for an ordered pair."""
 
     kind: str | None
-    """`self`, `shm`, or None: no connection."""
+    """`self`, `shm`, `tcp`, or None: no connection."""
     why: str
     proved: bool = False
-    """Whether the reader has opened the other's memory, which alone proves it."""
+    """Whether the reader has opened the other's memory, which alone proves `shm`. Of `tcp` a way is known, or none."""
 
 
-def connection(topology: Topology, reader: int, writer: int) -> Connection:
-    """How `reader` would receive from `writer`."""
+def connection(topology: Topology, reader: int, writer: int, across: str = "auto") -> Connection:
+    """How `reader` would receive from `writer`. across: the setting `connections.across`."""
     if reader == writer:
         return Connection("self", "the rank itself", True)
     mine, other = topology.ranks[reader], topology.ranks[writer]
+    if across == "tcp" and mine.node != other.node and mine.machine == other.machine:
+        return Connection("tcp", "on different nodes by declaration, and connections.across is tcp")
     opened = topology.opened[reader]
     if opened is not None:
         if writer in opened:
             return Connection("shm", "its memory was opened" + _declared(topology, reader, writer), True)
-        return Connection(None, f"no connection yet: {_why_unopened(topology, reader, writer)}")
+        return _unopened(topology, reader, writer)
     if mine.machine is None or other.machine is None:
         return Connection(None, "nothing is known of the hosts: the topology was only declared")
     if mine.machine == other.machine:
         return Connection("shm", "same kernel and network namespace, not proved" + _declared(topology, reader, writer))
-    return Connection(None, f"no connection yet: {_apart(topology, mine.machine, other.machine)}")
+    return _apart(topology, mine.machine, other.machine)
 
 
-def grouped(topology: Topology) -> dict[Connection, dict[int, list[int]]]:
+def grouped(topology: Topology, across: str = "auto") -> dict[Connection, dict[int, list[int]]]:
     """Every distinct answer with the pairs it holds for: reader -> its writers. The ranks themselves are left out."""
     found: dict[Connection, dict[int, list[int]]] = {}
     for reader in range(len(topology.ranks)):
         for writer in range(len(topology.ranks)):
             if reader != writer:
-                answer = connection(topology, reader, writer)
+                answer = connection(topology, reader, writer, across)
                 found.setdefault(answer, {}).setdefault(reader, []).append(writer)
     return found
 
@@ -52,18 +54,26 @@ def _declared(topology: Topology, a: int, b: int) -> str:
     return "" if topology.ranks[a].node == topology.ranks[b].node else "; on different nodes by declaration only"
 
 
-def _why_unopened(topology: Topology, reader: int, writer: int) -> str:
+def _unopened(topology: Topology, reader: int, writer: int) -> Connection:
     mine, other = topology.ranks[reader].machine, topology.ranks[writer].machine
     if mine is None or other is None or mine == other:
-        return "its memory could not be opened, though both are in one network namespace of one kernel"
+        return Connection(
+            None,
+            "no connection: its memory could not be opened, though both are in one network namespace of one kernel",
+        )
     return _apart(topology, mine, other)
 
 
-def _apart(topology: Topology, a: int, b: int) -> str:
-    one, two = topology.machines[a], topology.machines[b]
-    text = difference(one, two)
-    ways = [way for way in topology.ways if (way.source, way.target) == (a, b)]
-    return f"{text}; {_way(ways[0])}" if ways else text
+def _apart(topology: Topology, reader: int, writer: int) -> Connection:
+    """Between machines. Who writes dials, so the way that counts leads from the writer's machine to the reader's."""
+    text = difference(topology.machines[reader], topology.machines[writer])
+    ways = [way for way in topology.ways if (way.source, way.target) == (writer, reader)]
+    if not ways:
+        return Connection("tcp", f"{text}; the way was not looked for")
+    way = ways[0]
+    if not way.interface:
+        return Connection(None, f"no connection: {text}; {_no_way(way)}")
+    return Connection("tcp", f"{text}; packets leave by {way.interface} ({way.from_address} to {way.address})")
 
 
 def difference(one: Machine, two: Machine) -> str:
@@ -75,7 +85,5 @@ def difference(one: Machine, two: Machine) -> str:
     return f"different hosts (both named {one.hostname}; boot ids {one.boot_id[:8]}, {two.boot_id[:8]})"
 
 
-def _way(way: Way) -> str:
-    if not way.interface:
-        return f"no way either: {way.why_not or 'it has no address to offer'}"
-    return f"packets would leave by {way.interface} ({way.from_address} to {way.address})"
+def _no_way(way: Way) -> str:
+    return f"the writer has no way to the reader: {way.why_not or 'which has no address to offer'}"

@@ -19,6 +19,7 @@ from ringcomm.placing import Process, placed
 from ringcomm.plain import from_plain, to_plain
 from ringcomm.ranges import show_ranges
 from ringcomm.topology import Topology, Way
+from ringcomm.values_net import Interfaces
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -30,27 +31,35 @@ OPEN_SECONDS = 5.0
 
 
 def survey(
-    store: Store, rank: int, size: int, timeout: float, declared: Topology | None = None, sources: Sources | None = None
+    store: Store,
+    rank: int,
+    size: int,
+    timeout: float,
+    declared: Topology | None = None,
+    sources: Sources | None = None,
+    wanted: Interfaces | None = None,
 ) -> Topology:
     """Called by every rank; the same value on all. timeout: seconds, for each exchange.
 
-    declared: the shape of the job if one was declared. Raises BootstrapError naming the ranks that did not come.
+    declared: the shape of the job if one was declared. wanted: the setting `tcp.interfaces`. Raises BootstrapError
+    naming the ranks that did not come.
     """
     here = machine(sources)
     with Offer() as offer:
-        mine = _introduction(here, offer, sources or Sources())
+        mine = _introduction(here, offer, sources or Sources(), wanted)
         cards = bootstrap.exchange(store, rank, size, mine, timeout, "topo/who")
         # Everybody keeps the offer until all have looked, which the second exchange tells.
         found = bootstrap.exchange(store, rank, size, _findings(here, rank, cards), timeout, "topo/found")
     return _topology(cards, found, declared)
 
 
-def _introduction(here: Machine, offer: Offer, sources: Sources) -> Card:
+def _introduction(here: Machine, offer: Offer, sources: Sources, wanted: Interfaces | None) -> Card:
+    chosen = [one for one in here.interfaces if wanted is None or wanted.allow(one.name)]
     return {
         "machine": here.id,
         "pid": os.getpid(),
         "cores": show_ranges(cores.allowed(sources.root)),
-        "addresses": routes.offers(here.interfaces),
+        "addresses": routes.offers(chosen) or routes.link_local_offers(chosen),
         "name": offer.name,
         "secret": offer.secret,
     }

@@ -102,10 +102,18 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
     spec.rules.at(static_cast<size_t>(collective))
         .push_back({max_bytes.value_or(UINT64_MAX), schedule, slot, channels, source, wide});
   std::vector<PeerCard> peers;
-  for (const auto& c : cards)
-    peers.push_back({py::cast<std::string>(c.at("socket")), py::cast<std::string>(c.at("offer")),
-                     py::cast<std::string>(c.at("process")), py::cast<std::string>(c.at("host")),
-                     py::cast<int>(c.at("pid")), py::cast<int>(c.at("rank"))});
+  for (const auto& c : cards) {
+    PeerCard card{py::cast<std::string>(c.at("socket")),
+                  py::cast<std::string>(c.at("offer")),
+                  py::cast<std::string>(c.at("process")),
+                  py::cast<std::string>(c.at("host")),
+                  py::cast<int>(c.at("pid")),
+                  py::cast<int>(c.at("rank"))};
+    if (const auto node = c.find("node"); node != c.end()) card.node = py::cast<int>(node->second);
+    if (const auto at = c.find("addresses"); at != c.end())
+      card.addresses = py::cast<std::vector<std::string>>(at->second);
+    peers.push_back(std::move(card));
+  }
   set_flight_rank(peers.at(static_cast<size_t>(handle.seed->rank())).global_rank);
   const ShmLayout layout = handle.seed->layout();
   spec.build = [ranks = layout.ranks, rank = handle.seed->rank(), slots = static_cast<int>(layout.slots)](
@@ -148,6 +156,20 @@ void start_engine(int workers, int64_t spin_ns, int yields, size_t memory_limit)
   options.memory_limit = memory_limit;
   Error error;
   if (!start_process_engine(options, error)) raise(error);
+}
+
+int open_port(const std::vector<std::string>& bind, int port_low, int port_high, const std::string& key,
+              std::chrono::nanoseconds dead_after) {
+  Engine* engine = process_engine();
+  if (!engine) throw std::runtime_error("ringcomm: the engine was not started");
+  TcpOptions options;
+  options.bind = bind;
+  options.port_low = port_low, options.port_high = port_high;
+  options.key = key;
+  Error error;
+  const py::gil_scoped_release nogil;
+  if (!engine->open_port(options, dead_after.count(), error)) raise(error);
+  return engine->port()->port();
 }
 
 // Interpreter exit. A callback that still runs Python code gets SystemExit: left alone, its thread would be ended by the interpreter in the midst of
@@ -203,6 +225,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"), py::arg("found"), py::arg("record_to"));
   m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"),
         py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
+  m.def("open_port", &open_port, py::arg("bind"), py::arg("port_low"), py::arg("port_high"), py::arg("key"),
+        py::arg("dead_after"));
   m.def("stop_engine", &stop_engine);
   m.def("start_heap", &start_heap, py::arg("limit"));
   m.def("heap_numbers", &heap_numbers);

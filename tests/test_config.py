@@ -52,7 +52,7 @@ def test_default_and_single_node_are_shipped() -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("shedules_typo_key: [1, 2]\n", ["mine.yaml:1", "'shedules_typo_key'", "allowed are version, schedules"]),
+        ("shedules_typo_key: [1, 2]\n", ["mine.yaml:1", "'shedules_typo_key'", "allowed are version, net, schedules"]),
         ("version: 1\nmemori:\n  slots: 4\n", ["mine.yaml:2", "'memori'", "nearest: 'memory'"]),
         ("memory:\n  slots: 4\n  slt: 64KiB\n", ["mine.yaml:3", "'slt'", "nearest: 'slot'", "slots, slot, limit"]),
         ("policy:\n  all_reduc:\n    - {schedule: ring}\n", ["mine.yaml:2", "nearest: 'all_reduce'", "barrier"]),
@@ -66,6 +66,16 @@ def test_default_and_single_node_are_shipped() -> None:
         ("progress: {spin: 80}\n", ["progress.spin is 80", "unit ns, us, ms or s"]),
         ("progress: {spin: 2s}\n", ["progress.spin is '2s'", "0us to 1s"]),
         ("connections: {within: tcp}\n", ["connections.within is 'tcp'", "allowed is shm"]),
+        ("connections: {accross: tcp}\n", ["mine.yaml:1", "'accross'", "nearest: 'across'"]),
+        ("connections:\n  across: shm\n", ["mine.yaml:2", "connections.across is 'shm'", "auto or tcp"]),
+        ("net: verbs\n", ["mine.yaml:1", "net is 'verbs'", "auto or tcp (verbs is not there yet)"]),
+        ("nets: tcp\n", ["mine.yaml:1", "'nets'", "nearest: 'net'"]),
+        ("tcp: {interface: eth0}\n", ["mine.yaml:1", "'interface'", "nearest: 'interfaces'"]),
+        ("tcp:\n  interfaces:\n    - =eth0\n    - 5\n", ["mine.yaml:4", "5 is no interface", "tcp.interfaces"]),
+        ("tcp:\n  interfaces: []\n", ["mine.yaml:2", "tcp.interfaces is []", "a list of interfaces"]),
+        ("tcp: {ports: [5, 4]}\n", ["tcp.ports", "[lowest, highest]", "from 1 to 65535"]),
+        ("tcp: {ports: 40000}\n", ["tcp.ports is 40000", "40000-40099"]),
+        ("tcp: {dead_after: 3}\n", ["tcp.dead_after is 3", "unit ns, us, ms or s"]),
         (
             "numerics: {accumulate: float64}\n",
             ["numerics.accumulate is 'float64'", "allowed is input or float32"],
@@ -158,6 +168,39 @@ def test_single_keys_from_the_environment_stand_over_the_file_and_are_logged(tmp
     assert "RINGCOMM_SPIN" in line and "over 10us" in line and "mine.yaml:2" in line
     message = refused(path, {"RINGCOMM_SPIN": "20"})
     assert "environment RINGCOMM_SPIN" in message and "'20'" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "allowed", "shown"),
+    [
+        ("eth", "eth0 eth1 eth10", "eth"),
+        ("=eth0,eth1", "eth0 eth1", "=eth0,=eth1"),
+        ("=eth0", "eth0", "=eth0"),
+        ("^docker,lo", "eth0 eth1 eth10", "^docker,^lo"),
+        ("^=eth1", "docker0 eth0 eth10 lo", "^=eth1"),
+        (["eth", "^=eth1"], "eth0 eth10", "eth,^=eth1"),
+        (["=lo", "=eth0"], "eth0 lo", "=lo,=eth0"),
+    ],
+)
+def test_interfaces_are_named_as_nccl_does(given: object, allowed: str, shown: str) -> None:
+    found = config.load({"tcp": {"interfaces": given}}, {})
+    assert found.tcp.interfaces is not None
+    names = [name for name in ("docker0", "eth0", "eth1", "eth10", "lo") if found.tcp.interfaces.allow(name)]
+    assert names == allowed.split()
+    assert found.values()["tcp.interfaces"] == shown
+    if isinstance(given, str):
+        assert config.load(None, {"RINGCOMM_SOCKET_IFNAME": given}).tcp == found.tcp
+
+
+def test_keys_at_the_top_have_variables_and_must_agree_too(tmp_path: Path) -> None:
+    loaded = config.load(
+        written(tmp_path, "net: auto\n"), {"RINGCOMM_NET": "tcp", "RINGCOMM_PORT_RANGE": "40000-40003"}
+    )
+    assert loaded.net == "tcp" and loaded.tcp.ports == (40000, 40003)
+    assert loaded.sources["net"] == "environment RINGCOMM_NET" and loaded.digest_parts()["net"] == "tcp"
+    assert any("net is tcp by environment RINGCOMM_NET, over auto at" in line for line in loaded.log_lines())
+    assert "environment RINGCOMM_NET: net is 'verbs'" in refused(None, {"RINGCOMM_NET": "verbs"})
+    assert config.load({"tcp": {"ports": [1, 2]}}, {}).values()["tcp.ports"] == "1-2"
 
 
 def test_settings_that_exclude_each_other_name_both_sources(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ringcomm.facts import Interface
@@ -46,14 +46,42 @@ def route(address: str, interfaces: Iterable[Interface]) -> Route:
 def best_route(
     offered: Sequence[str], ours: Sequence[Interface], ask: Callable[[str, Iterable[Interface]], Route] = route
 ) -> Route | None:
-    """The way to a host that `offers` these: an address on a network we share first, else the first that has a way.
+    """The first of `routes`; None where the host offers no address."""
+    return next(iter(routes(offered, ours, ask)), None)
 
-    None where it offers none. An address that is ours too (docker0 has the same on every host) leads to ourselves.
+
+def routes(
+    offered: Sequence[str], ours: Sequence[Interface], ask: Callable[[str, Iterable[Interface]], Route] = route
+) -> list[Route]:
+    """The ways to another host that `offers` these, in the order to try them.
+
+    First addresses on a network we share, of several the fastest interface's; then others that have a way; then those
+    that have none now. Left out is an address that is ours too (docker0 has the same on every host): it leads to
+    ourselves; unless there is nothing else, for an error should name it.
     """
-    tried = [ask(address, ours) for address in sorted(offered, key=lambda a: not _shared(a, ours))]
+    tried = [ask(address, ours) for address in _scoped(offered, ours)]
     own = {address.address for one in ours for address in one.addresses}
-    working = [way for way in tried if way.source and way.address not in own]
-    return working[0] if working else (tried[0] if tried else None)
+    others = [way for way in tried if way.address.partition("%")[0] not in own]
+    rates = {one.name: one.rate for one in ours}
+
+    def place(way: Route) -> tuple[bool, bool, float]:
+        fastest = max((rates.get(name, 0.0) for name in way.interface.split(",")), default=0.0)
+        return not way.source, not _shared(way.address, ours), -fastest
+
+    return sorted(others or tried, key=place)
+
+
+def _scoped(offered: Sequence[str], ours: Iterable[Interface]) -> Iterator[str]:
+    """A link-local address means something on a link only, and which of our links it is on nobody told us."""
+    for address in offered:
+        if not ipaddress.ip_address(address).is_link_local or "%" in address:
+            yield address
+            continue
+        yield from (f"{address}%{one.name}" for one in ours if one.up and not one.loopback and _link_local(one))
+
+
+def _link_local(one: Interface) -> bool:
+    return any(ipaddress.ip_address(a.address).is_link_local for a in one.addresses if a.family == 6)
 
 
 def offers(interfaces: Iterable[Interface]) -> list[str]:
@@ -61,6 +89,12 @@ def offers(interfaces: Iterable[Interface]) -> list[str]:
     texts = [a.address for one in interfaces if one.up and not one.loopback for a in one.addresses]
     plain = [text for text in texts if "%" not in text]
     return [t for t in plain if not (ipaddress.ip_address(t).is_loopback or ipaddress.ip_address(t).is_link_local)]
+
+
+def link_local_offers(interfaces: Iterable[Interface]) -> list[str]:
+    """IPv6 link-local addresses of interfaces that are up, for hosts that have no other: good on one link only."""
+    texts = [a.address for one in interfaces if one.up and not one.loopback for a in one.addresses if a.family == 6]
+    return [text for text in texts if ipaddress.ip_address(text).is_link_local]
 
 
 def master_warning(name: str) -> str:
@@ -81,7 +115,7 @@ def _holders(source: str, interfaces: Iterable[Interface]) -> list[str]:
 
 
 def _shared(address: str, ours: Iterable[Interface]) -> bool:
-    wanted = ipaddress.ip_address(address)
+    wanted = ipaddress.ip_address(address.partition("%")[0])
     networks = [
         ipaddress.ip_network(f"{a.address}/{a.prefix}", strict=False)
         for one in ours

@@ -35,7 +35,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for all ranks (default 60)")
     arguments = parser.parse_args(argv)
     try:
-        found, head = _found(arguments)
+        loaded = config.load(arguments.config)
+        found, head = _found(arguments, loaded)
         if found is None:
             return 0
         if arguments.save:
@@ -43,23 +44,24 @@ def main(argv: list[str]) -> int:
     except (RingcommError, ValueError, OSError) as error:
         print(f"ringcomm topo: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(as_json(found), indent=1) if arguments.json else text(found, head))
+    across = loaded.connections.across
+    print(json.dumps(as_json(found, across), indent=1) if arguments.json else text(found, head, across))
     return 0
 
 
-def text(found: Topology, head: str = "") -> str:
-    """The page for people."""
+def text(found: Topology, head: str = "", across: str = "auto") -> str:
+    """The page for people. across: the setting `connections.across`."""
     lines = [head] if head else []
     for one in found.machines:
         lines += machine_lines(one)
     if found.ranks:
-        lines += rank_lines(found)
+        lines += rank_lines(found, across)
     uneven = asymmetries(found)
     lines += ["asymmetric: " + line for line in uneven] or ["asymmetric links: none seen"]
     return "\n".join([*lines, "", *legend(found)])
 
 
-def as_json(found: Topology) -> dict[str, Any]:
+def as_json(found: Topology, across: str = "auto") -> dict[str, Any]:
     """What `--json` prints; `topology` alone is what `--save` writes."""
     return {
         "topology": found.to_json(),
@@ -70,17 +72,16 @@ def as_json(found: Topology) -> dict[str, Any]:
                 "why": answer.why,
                 "pairs": [{"reader": reader, "writers": show_ranges(writers)} for reader, writers in pairs.items()],
             }
-            for answer, pairs in grouped(found).items()
+            for answer, pairs in grouped(found, across).items()
         ],
         "asymmetric": asymmetries(found),
     }
 
 
-def _found(arguments: argparse.Namespace) -> tuple[Topology | None, str]:
+def _found(arguments: argparse.Namespace, loaded: config.Config) -> tuple[Topology | None, str]:
     """(the topology, a line about where it is from); None on the ranks that have nothing to print."""
     if arguments.load:
         return Topology.load(arguments.load), ""
-    loaded = config.load(arguments.config)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _of_job(loaded, arguments.timeout)
     return Topology(machines=(machine(),)), ""
@@ -94,7 +95,7 @@ def _of_job(loaded: config.Config, timeout: float) -> tuple[Topology | None, str
     join: Callable[..., Any] = rendezvous
     store, rank, size = next(join("env://", timeout=timedelta(seconds=timeout)))
     members = range(size)
-    found = survey(store, rank, size, timeout, config_topology.of_group(loaded, members))
+    found = survey(store, rank, size, timeout, config_topology.of_group(loaded, members), wanted=loaded.tcp.interfaces)
     warning = routes.master_warning(os.environ.get("MASTER_ADDR", ""))
     lines = [config_topology.log_line(loaded, members), f"warning: {warning}" if warning else ""]
     return (found if rank == 0 else None), "\n".join(filter(None, lines))

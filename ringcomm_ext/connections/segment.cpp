@@ -98,6 +98,13 @@ Segment::~Segment() {
 
 void Segment::exclude_from_dumps() { madvise(data_, size_, MADV_DONTDUMP); }
 
+bool Segment::commit_shared(int fd, size_t offset, size_t bytes, const char* what, Error& error) {
+  if (fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) return true;
+  fail(error, what, bytes, errno,
+       " (shared memory is full: free some, enlarge the container's memory, or lower memory.slot or memory.slots)");
+  return false;
+}
+
 bool Segment::commit(size_t offset, size_t bytes, MemoryBudget& budget, const char* what, Error& error) {
   const size_t first = offset / kPage * kPage;
   const size_t length = (offset + bytes + kPage - 1) / kPage * kPage - first;
@@ -112,11 +119,7 @@ bool Segment::commit(size_t offset, size_t bytes, MemoryBudget& budget, const ch
   }
   budget_ = &budget;
   committed_ += length;
-  if (fallocate(fd_, 0, static_cast<off_t>(first), static_cast<off_t>(length)) != 0) {
-    fail(error, what, length, errno,
-         " (shared memory is full: free some, enlarge the container's memory, or lower memory.slot or memory.slots)");
-    return false;
-  }
+  if (!commit_shared(fd_, first, length, what, error)) return false;
   // Populating costs half of what faulting page by page does; where the kernel is too old for it, faults do the work.
   madvise(data_ + first, length, MADV_POPULATE_WRITE);
   return true;

@@ -33,6 +33,9 @@ class Segment {
   static std::shared_ptr<Segment> create(size_t bytes, Error& error);
   // Another rank's segment. Takes over the descriptor.
   static std::shared_ptr<Segment> open(int fd, Error& error);
+  // Makes [offset, offset + bytes) of a peer's segment real memory, which counts in the peer's budget; for what several ranks write and its owner
+  // may not have come to yet. Doing it twice is harmless.
+  static bool commit_shared(int fd, size_t offset, size_t bytes, const char* what, Error& error);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;

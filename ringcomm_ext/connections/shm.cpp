@@ -1,5 +1,7 @@
 #include "connections/shm.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "connections/slot_copy.h"
@@ -38,7 +40,7 @@ class ShmSender final : public Sender {
   bool can_lend(const void* data, size_t bytes) const override {
     return bytes > kInlineBytes && heap_ != nullptr && heap_->contains(data, bytes);
   }
-  void lend(const void* data, uint32_t tag) override {
+  void lend(const void* data, size_t, uint32_t tag) override {
     fifo_.refer(static_cast<uint64_t>(static_cast<const char*>(data) - heap_->data()));
     publish(tag);
   }
@@ -110,8 +112,7 @@ class ShmConnections final : public Connections {
     if (kind == ConnectionKind::fan_out) {
       auto& s = fan_senders_[channel];
       if (!s)
-        s = make_sender(layout_.fan_out_at(channel), layout_.fan_out(), everyone_else(),
-                        "the slots of a fan-out connection");
+        s = make_sender(layout_.fan_out_at(channel), fan_out(), everyone_else(), "the slots of a fan-out connection");
       return s.get();
     }
     auto& s = pair_senders_[channel * layout_.ranks + peer];
@@ -122,11 +123,9 @@ class ShmConnections final : public Connections {
   Receiver* receiver(ConnectionKind kind, int channel, int peer) override {
     const bool fan = kind == ConnectionKind::fan_out;
     auto& r = (fan ? fan_receivers_ : pair_receivers_)[channel * layout_.ranks + peer];
-    // A fan-out's readers are the other ranks in order, so the index skips the writer.
-    const uint32_t index = fan ? static_cast<uint32_t>(rank_ < peer ? rank_ : rank_ - 1) : 0;
     if (!r)
       r = make_receiver(fan ? layout_.fan_out_at(channel) : layout_.pair_at(channel, rank_),
-                        fan ? layout_.fan_out() : layout_.pair(), index, peer);
+                        fan ? fan_out() : layout_.pair(), fan ? index_at(peer) : 0, peer);
     return r.get();
   }
   Sender* message_sender(int peer) override {
@@ -148,8 +147,22 @@ class ShmConnections final : public Connections {
   std::vector<ShmSender::Reader> everyone_else() const {
     std::vector<ShmSender::Reader> all;
     for (int r = 0; r < layout_.ranks; ++r)
-      if (r != rank_) all.push_back(reader(r));
+      if (r != rank_ && is_here(r)) all.push_back(reader(r));
     return all;
+  }
+  bool is_here(int rank) const { return peers_[rank].segment != nullptr; }
+  // A fan-out's readers are the other ranks of the node, in order.
+  FifoShape fan_out() const {
+    FifoShape shape = layout_.fan_out();
+    const auto here =
+        std::count_if(peers_.begin(), peers_.end(), [](const ShmPeer& p) { return p.segment != nullptr; });
+    shape.readers = static_cast<uint32_t>(std::max<std::ptrdiff_t>(here - 1, 1));
+    return shape;
+  }
+  uint32_t index_at(int writer) const {
+    uint32_t index = 0;
+    for (int r = 0; r < rank_; ++r) index += r != writer && is_here(r);
+    return index;
   }
   std::unique_ptr<Sender> make_sender(ShmLayout::Place place, FifoShape shape, std::vector<ShmSender::Reader> readers,
                                       const char* what) {
@@ -175,7 +188,9 @@ size_t ShmLayout::header_bytes() const {
   return pages(channels * (fan_out().header_bytes() + n * pair().header_bytes()) + n * message().header_bytes());
 }
 
-size_t ShmLayout::bytes() const {
+size_t ShmLayout::bytes() const { return board_at() + pages(board_bytes); }
+
+size_t ShmLayout::board_at() const {
   const size_t n = ranks;
   return header_bytes() + channels * (fan_out().payload_bytes() + n * pair().payload_bytes()) +
          n * message().payload_bytes();

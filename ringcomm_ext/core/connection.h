@@ -24,11 +24,16 @@ class Sender {
   // Hands over the message last reserved. `tag` reaches the reader with it.
   virtual void publish(uint32_t tag) = 0;
   // Lending: instead of a copy the readers get `data` itself. can_lend: they can read it where it lies (registered memory) and it has over 56
-  // bytes. lend: takes the place of fill() and publish() after a reserve(0) that gave room; `data` stays as it is until settled().
+  // bytes, or a wire takes it from there. lend: takes the place of fill() and publish() after a reserve(0) that gave room; `data` stays as it is until
+  // returned().
   virtual bool can_lend(const void* /*data*/, size_t /*bytes*/) const { return false; }
-  virtual void lend(const void* /*data*/, uint32_t /*tag*/) {}
+  virtual void lend(const void* /*data*/, size_t /*bytes*/, uint32_t /*tag*/) {}
   // True once every reader has released and flushed everything published so far. While false, waits_for() is one that has not.
   virtual bool settled() = 0;
+  // True once nothing that was lent is needed any more; settled() where readers read it in place. While false, waits_for() is who needs it.
+  virtual bool returned() { return settled(); }
+  // After a failure: what was lent is the caller's again, now. A wire that has not sent all of it breaks, rather than send what the caller writes there next.
+  virtual void take_back() {}
   virtual size_t capacity() const = 0;
   // The rank that reserve() or settled() waits for.
   virtual int waits_for() const = 0;

@@ -28,6 +28,12 @@ Interpreter::Interpreter(Run run) : run_(std::move(run)) {
   in_place_ = shares_memory();
 }
 
+// Given up: the caller gets its memory back without waiting for the readers.
+Interpreter::~Interpreter() {
+  if (!owes_) return;
+  for (Sender* to : lenders_) to->take_back();
+}
+
 bool Interpreter::shares_memory() const {
   for (size_t i = 0; i < run_.in.size(); ++i) {
     const int out = run_.program->shared_out(static_cast<int>(i));
@@ -179,8 +185,9 @@ void Interpreter::put(const Step& s, const Piece& p) {
     if (place_[k]) {
       sender(s, k).publish(tag);
     } else {
-      sender(s, k).lend(lendable(s, p), tag);
-      lent_ = true;
+      sender(s, k).lend(lendable(s, p), p.count * run_.element, tag);
+      if (!lent_) lenders_.assign(run_.senders, run_.senders + run_.program->senders.size());
+      lent_ = owes_ = true;
     }
   }
 }
@@ -195,11 +202,11 @@ void Interpreter::take(const Step& s, size_t bytes) {
     }
 }
 
-// What was lent is read by then, and who asked to be the last to end is.
+// What was lent is the caller's again by then, and who asked to be the last to end is.
 Interpreter::Ready Interpreter::settled() {
   for (; settled_ < run_.program->senders.size(); ++settled_) {
     Sender& to = *run_.senders[settled_];
-    if (to.settled()) continue;
+    if (run_.program->drain ? to.settled() : to.returned()) continue;
     waits_for_ = to.waits_for();
     to_send_ = true;
     error_ = to.error();
@@ -235,6 +242,7 @@ Progress Interpreter::advance() {
   pc_ = nsteps - 1;
   switch (settled()) {
     case Ready::yes:
+      owes_ = false;
       return Progress::done;
     case Ready::no:
       return moved ? Progress::moved : Progress::blocked;

@@ -45,6 +45,9 @@ enum class Progress { done, moved, blocked, failed };
 class Interpreter {
  public:
   explicit Interpreter(Run run);
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
 
   // Runs until the program ends or a step cannot go on. `moved`: some step acted in this call, then one blocked.
   Progress advance();
@@ -97,7 +100,9 @@ class Interpreter {
   std::vector<char*> place_;  // by sender of the step: where to write, or nullptr: the step lends
   bool in_place_ = false;     // some IN chunk is the memory of an OUT chunk
   bool lent_ = false, borrowed_ = false;
-  size_t settled_ = 0;  // senders whose readers are known to be through
+  bool owes_ = false;             // something lent may still be needed
+  std::vector<Sender*> lenders_;  // once it has lent: all of its, for run_.senders may be gone at the end
+  size_t settled_ = 0;            // senders whose readers are known to be through
   int waits_for_ = -1;
   bool to_send_ = false;
   uint32_t foreign_tag_ = 0;

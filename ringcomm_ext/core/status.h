@@ -11,13 +11,14 @@ namespace ringcomm {
 
 enum class Cause : int32_t {
   none = 0,
-  timeout,    // a deadline passed while a peer had not done its part
-  peer_died,  // the process of a rank is gone
-  peer_left,  // a rank destroyed the group while this one still needed it
-  mismatch,   // ranks called different operations, or with different arguments
-  aborted,    // abort() here or on another rank
-  no_memory,  // shared memory could not be had, or the configured limit is reached
-  internal,   // a broken invariant of ours
+  timeout,     // a deadline passed while a peer had not done its part
+  peer_died,   // the process of a rank is gone
+  peer_left,   // a rank destroyed the group while this one still needed it
+  mismatch,    // ranks called different operations, or with different arguments
+  aborted,     // abort() here or on another rank
+  no_memory,   // shared memory could not be had, or the configured limit is reached
+  internal,    // a broken invariant of ours
+  connection,  // a wire between two ranks could not be had, or broke, though both live
 };
 const char* name(Cause cause);
 

@@ -2,6 +2,10 @@
 
 #include <sched.h>
 
+#include <cstring>
+#include <new>
+#include <utility>
+
 namespace ringcomm {
 
 // Layout: the record in the first 1 KiB; a word of state per rank, 16 to a cache line because all are looked at together and change twice in a
@@ -26,6 +30,15 @@ constexpr size_t kLine = 64;
 size_t state_bytes(int ranks) { return (sizeof(uint32_t) * static_cast<size_t>(ranks) + kLine - 1) / kLine * kLine; }
 }  // namespace
 
+Board::Board(char* memory, int ranks, int rank, std::vector<bool> remote)
+    : memory_(memory), ranks_(ranks), rank_(rank), remote_(std::move(remote)) {
+  if (remote_.empty()) return;
+  const std::align_val_t line{kLine};
+  mirror_.reset(static_cast<char*>(operator new(roll_call_offset(ranks), line)),
+                [line](char* m) { operator delete(m, line); });
+  std::memset(mirror_.get(), 0, roll_call_offset(ranks));
+}
+
 size_t Board::roll_call_offset(int ranks) {
   static_assert(sizeof(Record) <= kRecordBytes && sizeof(BoardLine) == kLine);
   return kRecordBytes + state_bytes(ranks) + sizeof(BoardLine) * kCalls * static_cast<size_t>(ranks);
@@ -35,10 +48,10 @@ RollCall Board::roll_call() const { return {memory_ + roll_call_offset(ranks_), 
 
 Board::Record& Board::record() const { return *reinterpret_cast<Record*>(memory_); }
 std::atomic<uint32_t>& Board::state_word(int rank) const {
-  return reinterpret_cast<std::atomic<uint32_t>*>(memory_ + kRecordBytes)[rank];
+  return reinterpret_cast<std::atomic<uint32_t>*>(home(rank) + kRecordBytes)[rank];
 }
 Board::BoardLine& Board::line(int rank, uint64_t sequence) const {
-  return reinterpret_cast<BoardLine*>(memory_ + kRecordBytes +
+  return reinterpret_cast<BoardLine*>(home(rank) + kRecordBytes +
                                       state_bytes(ranks_))[static_cast<uint64_t>(rank) * kCalls + sequence % kCalls];
 }
 
@@ -62,17 +75,38 @@ void Board::set_state(RankState state) { state_word(rank_).store(static_cast<uin
 RankState Board::state(int rank) const { return static_cast<RankState>(state_word(rank).load()); }
 
 // Each field is a release after the 0: a reader that sees a new field sees the 0 or the new number too, and knows the line changed under it.
-void Board::announce(const Fingerprint& f) {
+void Board::store(BoardLine& l, const Fingerprint& f, int64_t since) {
   constexpr auto release = std::memory_order_release;
-  BoardLine& l = line(rank_, f.sequence);
   l.sequence.store(0, std::memory_order_relaxed);
   l.bytes.store(f.bytes, release);
-  l.since.store(now_ns(), release);
+  l.since.store(since, release);
   l.what.store(uint32_t(f.collective) | uint32_t(f.dtype) << 8 | uint32_t(f.op) << 16 | uint32_t(f.uniform) << 24,
                release);
   l.root.store(f.root, release);
   l.schedule.store(f.schedule, release);
   l.sequence.store(f.sequence, release);
+}
+
+void Board::announce(const Fingerprint& f) { store(line(rank_, f.sequence), f, now_ns()); }
+
+void Board::mirror_call(int rank, const Fingerprint& f, int64_t age_ns) {
+  BoardLine& l = line(rank, f.sequence);
+  if (f.sequence > l.sequence.load(std::memory_order_relaxed)) store(l, f, now_ns() - age_ns);
+}
+
+void Board::mirror_state(int rank, RankState state) {
+  std::atomic<uint32_t>& word = state_word(rank);
+  if (static_cast<uint32_t>(state) > word.load()) word.store(static_cast<uint32_t>(state));
+}
+
+int Board::calls(Fingerprint (&f)[kCalls], int64_t (&age_ns)[kCalls]) const {
+  int n = 0;
+  const int64_t now = now_ns();
+  for (int i = 0; i < kCalls; ++i) {
+    int64_t since;
+    if (load(line(rank_, i), f[n], &since)) age_ns[n++] = now - since;
+  }
+  return n;
 }
 
 // False: nothing there, or overwritten while it was read.

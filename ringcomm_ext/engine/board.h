@@ -1,14 +1,20 @@
-// The group's board on a node: a page of shared memory (11 ranks) or a few that every rank maps. Each rank has lines that say which calls it made
-// last; one record holds the first failure anybody saw; the roll call of monitored barriers has its words at the end. Read only when something is wrong, so it costs its writer a few stores a call.
+// The group's board on a node: a page of shared memory (11 ranks) or a few that every rank of the node maps. Each rank has lines that say which calls
+// it made last; one record holds the first failure anybody saw; the roll call of monitored barriers has its words at the end. Read only when something
+// is wrong, so it costs its writer a few stores a call.
+//
+// Ranks of other nodes write on their own node's board. What they said last, as far as this process was told (control_group.h), stands in a mirror of
+// its own, behind the same functions.
 //
 // Several calls, not one: a rank whose part of a call had ended (it brought 0 elements) or that issues many at once is already at a later one when the
 // others find that they disagree.
 //
-// Threads: announce() under the group's issue lock; everything else from anywhere.
+// Threads: announce() under the group's issue lock; mirror_*() by the poller; everything else from anywhere.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "core/status.h"
 #include "engine/roll_call.h"
@@ -38,7 +44,8 @@ struct Fingerprint {
 class Board {
  public:
   Board() = default;
-  Board(char* memory, int ranks, int rank) : memory_(memory), ranks_(ranks), rank_(rank) {}
+  // `remote`: by rank, whether it is on another node; empty where none is.
+  Board(char* memory, int ranks, int rank, std::vector<bool> remote = {});
   static size_t bytes(int ranks);
   static constexpr int kCalls = 4;  // remembered per rank
 
@@ -49,6 +56,12 @@ class Board {
   Fingerprint read(int rank, int64_t* age_ns) const;
   // Call number `sequence` as `rank` announced it. False: it has not come to it, or made kCalls since.
   bool find(int rank, uint64_t sequence, Fingerprint& f) const;
+
+  // What a remote rank said. Older news than what is known changes nothing.
+  void mirror_state(int rank, RankState state);
+  void mirror_call(int rank, const Fingerprint& f, int64_t age_ns);
+  // The calls of this rank that are still on its lines, with how long ago they were made, in no order.
+  int calls(Fingerprint (&f)[kCalls], int64_t (&age_ns)[kCalls]) const;
 
   // First cause wins: true if this was it. The record is on the board before true is returned.
   bool post(const Error& error);
@@ -64,10 +77,14 @@ class Board {
   Record& record() const;
   std::atomic<uint32_t>& state_word(int rank) const;
   BoardLine& line(int rank, uint64_t sequence) const;
+  char* home(int rank) const { return remote_.empty() || !remote_[rank] ? memory_ : mirror_.get(); }
+  static void store(BoardLine& line, const Fingerprint& f, int64_t since);
   static bool load(const BoardLine& line, Fingerprint& f, int64_t* since);
 
   char* memory_ = nullptr;
   int ranks_ = 0, rank_ = 0;
+  std::vector<bool> remote_;
+  std::shared_ptr<char> mirror_;  // laid out as the board; of its parts only remote ranks' words and lines are used
 };
 
 }  // namespace ringcomm

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "connections/mixed.h"
 #include "core/log.h"
 
 namespace ringcomm {
@@ -56,17 +57,35 @@ uint32_t hash_of(const Rule& rule, int channels) {
 Communicator::Communicator(Engine& engine, GroupSpec spec)
     : engine_(engine),
       spec_(std::move(spec)),
-      board_(spec_.board->data(), spec_.ranks, spec_.rank),
-      roll_(board_.roll_call()) {
-  std::vector<ShmPeer> peers;
-  for (const PeerInfo& p : spec_.peers) peers.push_back({p.segment, &p.process->doorbell(), p.process->heap});
-  connections_ = make_shm_connections(spec_.layout, spec_.rank, std::move(peers), engine.budget());
+      board_(spec_.board),
+      roll_(board_.roll_call()),
+      control_(spec_.control),
+      gone_since_(static_cast<size_t>(spec_.ranks)) {
+  connections_ = make_connections();
   for (int c = 0; c < spec_.layout.channels; ++c) lanes_.push_back(std::make_unique<Lane>());
   mailbox_ = std::make_unique<Mailbox>(*connections_, spec_.rank, spec_.ranks, spec_.layout.message_capacity);
   board_.set_state(RankState::present);
 }
 
-Communicator::~Communicator() { leave_record(); }
+Communicator::~Communicator() {
+  leave_record();
+  if (control_) engine_.control()->leave(*control_);
+}
+
+std::unique_ptr<Connections> Communicator::make_connections() const {
+  std::vector<ShmPeer> peers;
+  TcpGroup across;
+  for (const PeerInfo& p : spec_.peers) {
+    peers.push_back({p.segment, p.remote() ? nullptr : &p.process->doorbell(), p.remote() ? nullptr : p.process->heap});
+    across.peers.push_back(p.addresses);
+  }
+  if (!control_ || engine_.port() == nullptr)
+    return make_shm_connections(spec_.layout, spec_.rank, std::move(peers), engine_.budget());
+  across.rank = spec_.rank;
+  across.topic = control_->topic();
+  across.layout = spec_.layout;
+  return make_mixed_connections(std::move(across), std::move(peers), *engine_.port(), engine_.budget());
+}
 
 // ---------------------------------------------------------------------------------------------------------------- choosing
 

@@ -17,6 +17,8 @@
 #include "connections/shm.h"
 #include "core/program.h"
 #include "engine/backoff.h"
+#include "engine/board.h"
+#include "engine/control_group.h"
 #include "engine/engine.h"
 #include "engine/lane.h"
 #include "engine/mailbox.h"
@@ -38,14 +40,17 @@ struct PeerInfo {
   int pid = 0;
   int global_rank = -1;  // in the whole job: how users know it
   std::shared_ptr<PeerProcess> process;
-  std::shared_ptr<Segment> segment;
+  std::shared_ptr<Segment> segment;    // null: it is on another node,
+  std::vector<std::string> addresses;  // and its TCP port is here
+  bool remote() const { return segment == nullptr; }
 };
 
 struct GroupSpec {
   std::string name;
   int rank = 0, ranks = 1;
-  std::vector<PeerInfo> peers;  // by rank, own included
-  std::shared_ptr<Segment> board;
+  std::vector<PeerInfo> peers;            // by rank, own included
+  Board board;                            // in the segment of this node's leader
+  std::shared_ptr<ControlGroup> control;  // null: the group is on one node
   ShmLayout layout;
   WaitPolicy caller;
   std::array<std::vector<Rule>, kCollectives> rules;  // by collective; the last of each has no limit
@@ -128,6 +133,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::vector<Sender*> senders;
     std::vector<Receiver*> receivers;
   };
+  std::unique_ptr<Connections> make_connections() const;
   const Rule& rule(const Call& call) const;
   std::shared_ptr<const Program> program(const Call& call, const Rule& rule, std::string& error);
   std::string too_small(const Program& program, size_t slot) const;
@@ -144,6 +150,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void fail(Error error);
   void end_all(Ended& ended);
   bool gone(int rank) const;
+  bool lost(int rank);
   int pending() const { return pending_.load(std::memory_order_seq_cst); }
 
   void look_at_ranks(int64_t now);
@@ -151,6 +158,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // monitored.cpp
   std::string await_verdict(uint32_t number, int64_t until_ns, bool wait_all, const std::function<bool()>& interrupted);
   void ring_all() const;
+  bool conclude(uint32_t number, bool all_came, int64_t* asked_ns);
   bool hopeless(const std::vector<int>& absent, bool wait_all) const;
   std::string came_late(uint32_t number) const;
   std::string who_missed(uint32_t number, const std::vector<int>& missed, int64_t waited_ns, bool wait_all) const;
@@ -167,13 +175,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Error blame(Cause cause, int culprit, const Fingerprint& call, int step) const;
   void accuse(Error& error, int culprit) const;
   bool stopped(int rank) const;
+  const char* stopped_text(int rank) const;
   bool peers_stopped() const;
-  int deserter(const Request& request) const;
+  int deserter(const Request& request);
   using Sides = std::vector<std::pair<std::string, std::vector<int>>>;  // what was called, by which ranks
   Sides sides(uint64_t sequence) const;
   bool disagreement(const Request& request, int peer, Error& error) const;
   bool describe_sizes(const Stall& stall, Error& error) const;
   void await_announcements(uint64_t sequence) const;
+  void ask_others() const;
+  void hear_others() const;
+  const char* loss_text(int rank) const;
   Error describe_loss(int culprit, const Request& request, int step) const;
   Error describe_timeout(const Request& request, double seconds) const;
   Error describe_mismatch(const Stall& stall) const;
@@ -189,7 +201,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   GroupSpec spec_;
   Board board_;
   RollCall roll_;
-  std::mutex meeting_;  // held by the thread that is in a monitored barrier
+  const std::shared_ptr<ControlGroup> control_;  // null: the group is on one node
+  std::mutex meeting_;                           // held by the thread that is in a monitored barrier
   std::unique_ptr<Connections> connections_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Mailbox> mailbox_;
@@ -204,6 +217,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::atomic<int> large_{0};             // pending calls that async callers leave to the driver
   std::atomic<int> waits_for_{-1};        // the rank a stalled collective last waited for: for reports
   std::atomic<int64_t> next_look_{0};     // when deadlines and boards are due to be looked at
+
+  // lost(), of ranks on other nodes: when each was first found gone, and when anything last moved after one was.
+  std::vector<std::atomic<int64_t>> gone_since_;
+  std::atomic<bool> any_gone_{false};
+  std::atomic<int64_t> last_moved_{0};
 
   std::atomic<int> pending_{0}, waiters_{0};
   std::atomic<bool> failed_{false};

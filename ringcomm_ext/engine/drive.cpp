@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kLongestSleepNs = 200'000'000;  // between looks at signals and deadlines
 constexpr int64_t kLookNs = 100'000'000;          // between looks at boards and queues for what is late or wrong
+constexpr int64_t kOnTheWayNs = 500'000'000;      // guessed: a few retransmissions of a lost packet
 constexpr int64_t kStoppedNs = 2'000'000'000;  // a peer stopped for so long is not waited for when a group is destroyed
 
 // While another thread has the lane and there is no one event to wait for.
@@ -25,6 +26,16 @@ void nap() {
 bool Communicator::gone(int rank) const {
   return rank >= 0 && rank != spec_.rank &&
          (spec_.peers[rank].process->dead.load(std::memory_order_seq_cst) || board_.state(rank) == RankState::left);
+}
+
+// Gone, and nothing of what it sent before is still to come. On another node that takes time: data and the news of its end come by different sockets.
+bool Communicator::lost(int rank) {
+  if (!gone(rank)) return false;
+  if (!spec_.peers[rank].remote() || spec_.peers[rank].process->cut.load()) return true;
+  const int64_t now = now_ns();
+  int64_t since = 0;
+  if (gone_since_[rank].compare_exchange_strong(since, now)) since = now, any_gone_.store(true);
+  return now - std::max(since, last_moved_.load()) > kOnTheWayNs;
 }
 
 bool Communicator::wants_driver(int worker) const {
@@ -49,16 +60,17 @@ bool Communicator::advance() {
       Stall stall;
       const bool acted = once(stall);
       moved |= acted;
+      if (acted && any_gone_.load(std::memory_order_relaxed)) last_moved_.store(now_ns());
       if (acted || (!stall.request && !stall.broken)) return;
       if (stall.request && stall.request->call.sequence > 0)
         waits_for_.store(stall.waits_for, std::memory_order_relaxed);
-      const bool lost = gone(stall.waits_for);
-      if (stall.mismatch || stall.broken || (lost && look == 1)) return settle(stall, ended);
-      if (!lost) return;
+      const bool is_lost = lost(stall.waits_for);
+      if (stall.mismatch || stall.broken || (is_lost && look == 1)) return settle(stall, ended);
+      if (!is_lost) return;
     }
   };
   for (const auto& lane : lanes_) drive([&](Stall& stall) { return lane->drive(ended, stall); });
-  drive([&](Stall& stall) { return mailbox_->drive([this](int r) { return gone(r); }, ended, stall); });
+  drive([&](Stall& stall) { return mailbox_->drive([this](int r) { return lost(r); }, ended, stall); });
   if (failed_.load(std::memory_order_seq_cst))
     end_all(ended);  // who failed the group meanwhile may not have got the lanes this thread had
   deliver(ended);
@@ -83,12 +95,15 @@ void Communicator::settle(const Stall& stall, Ended& ended) {
 
 // The culprit stands on the board before any exception is raised, here or elsewhere; the first cause wins.
 void Communicator::fail(Error error) {
-  if (!board_.post(error)) board_.read_error(error);
+  if (!board_.post(error))
+    board_.read_error(error);
+  else if (control_)
+    control_->tell_failure(error);
   {
     const std::lock_guard<std::mutex> hold(error_mutex_);
     if (!error_) error_ = error;
   }
-  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();  // they look at the board
+  for (const PeerInfo& p : spec_.peers) p.process->ring_always();  // they look at the board
   note_failure();
   failed_.store(true, std::memory_order_seq_cst);
   engine_.doorbell().ring_always();
@@ -187,6 +202,7 @@ void Communicator::look_at_ranks(int64_t now) {
     if (const RequestPtr late = lane->overdue(now)) return timed_out(late);
     const RequestPtr front = lane->front();
     if (!front || now - front->started_ns < kLongestSleepNs) continue;
+    ask_others();
     Error error = blame(Cause::mismatch, -1, front->call, -1);
     if (disagreement(*front, waits_for_.load(), error)) {
       await_announcements(front->call.sequence);
@@ -227,6 +243,7 @@ void Communicator::let_end(int64_t until_ns, bool owes_sends) {
     if (!collectives && mailbox_->pending_sends() == 0) return;
     if (sends && now >= next_look) {
       next_look = now + kLookNs;
+      ask_others();
       if (!peers_stopped())
         stopped_since = 0;
       else if (stopped_since == 0)
@@ -258,9 +275,11 @@ void Communicator::leave(int64_t until_ns, bool owes_sends) {
   }
   // Readers that are late would take what the caller may now write there for what it lent them.
   for (const auto& lane : lanes_)
-    if (const RequestPtr front = lane->front(); front && front->lends.load()) board_.post(last);
+    if (const RequestPtr front = lane->front(); front && front->lends.load())
+      if (board_.post(last) && control_) control_->tell_failure(last);
   board_.set_state(RankState::left);
-  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring_always();
+  if (control_) control_->tell();
+  for (const PeerInfo& p : spec_.peers) p.process->ring_always();
   failed_.store(true, std::memory_order_seq_cst);
   while (pending() > 0) {
     Ended ended;

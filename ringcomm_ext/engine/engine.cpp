@@ -24,7 +24,7 @@ constexpr int64_t kVisitNs = 10'000'000'000;  // a peer asks as soon as it has c
 constexpr size_t kMostVisitors = 256;
 constexpr int64_t kDrainNs = 200'000'000;  // at exit, for callbacks that are about to return
 constexpr uint64_t kListener = 1ull << 62, kStop = 2ull << 62, kConnection = 3ull << 62, kKind = 3ull << 62;
-constexpr uint64_t kTimer = kStop | 1;
+constexpr uint64_t kTimer = kStop | 1, kLoop = kStop | 2;
 
 bool system_error(Error& error, const char* what) {
   error.cause = Cause::internal;
@@ -86,6 +86,8 @@ Engine::~Engine() {
   for (std::thread& t : threads_) t.join();
   callbacks_.stop(2'000'000'000);
   groups_.clear();  // their peers leave the epoll set
+  control_.reset();
+  port_.reset();
   for (int fd : {epoll_, stop_event_, timer_, self_ ? self_->pidfd : -1})
     if (fd >= 0) close(fd);
 }
@@ -93,6 +95,8 @@ Engine::~Engine() {
 std::vector<int> Engine::own_fds() const {
   return {self_->doorbell_segment->fd(), self_->pidfd, heap_->segment()->fd()};
 }
+
+bool Engine::nest_loop() { return add_to_epoll(epoll_, loop_->fd(), kLoop); }
 
 // ---------------------------------------------------------------------------------------------------------------- peers
 
@@ -156,6 +160,7 @@ void Engine::look_at_peer(uint64_t id) {
 }
 
 void Engine::poll() {
+  poller_ = std::this_thread::get_id();
   while (!stopping_) {
     epoll_event events[16];
     const int n = epoll_wait(epoll_, events, 16, visitors_.empty() && !watches_boards_ ? -1 : 1000);
@@ -167,6 +172,8 @@ void Engine::poll() {
         answer(id);
       } else if (id == kTimer) {
         look_after_all();
+      } else if (id == kLoop) {
+        loop_->run_ready();
       } else if (id != kStop) {
         look_at_peer(id);
       }
@@ -249,10 +256,14 @@ void Engine::leave_all(int64_t grace_ns) {
     group->leave(0, false);
     remove(group.get());
   }
+  // The last that peers on other nodes hear of this process must not be lost with it.
+  if (control_) control_->settle(std::max(until, now_ns() + kDrainNs));
+  if (port_) port_->settle(std::max(until, now_ns() + kDrainNs));
 }
 
 void Engine::close_in_child() {
   close(server_.listener());
+  if (loop_) loop_->close_in_child();
   close(epoll_);
   close(stop_event_);
   close(timer_);

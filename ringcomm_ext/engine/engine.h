@@ -16,8 +16,10 @@
 #include "connections/fd_exchange.h"
 #include "connections/heap.h"
 #include "connections/segment.h"
+#include "connections/tcp_port.h"
 #include "engine/backoff.h"
 #include "engine/callbacks.h"
+#include "engine/control_plane.h"
 #include "engine/peer_process.h"
 
 namespace ringcomm {
@@ -52,6 +54,15 @@ class Engine {
   };
   std::shared_ptr<PeerProcess> peer(const std::string& key, const PeerFds& fds, Error& error);
 
+  // wires.cpp: what groups over several nodes need. Opens this process's TCP port, once; later calls change nothing. False and `error` if it cannot be.
+  bool open_port(const TcpOptions& options, int64_t dead_after_ns, Error& error);
+  // The same without a port, for sockets that are brought: tests.
+  bool open_loop(int64_t dead_after_ns, Error& error);
+  TcpPort* port() const { return port_.get(); }  // null before open_port()
+  ControlPlane* control() const { return control_.get(); }
+  // A moment for frames to come in, where no event tells. On the poller's own thread it reads them.
+  void nap_for_frames(int64_t ns);
+
   void add(const CommunicatorPtr& group);
   void remove(const Communicator* group);
   // Interpreter exit: every group leaves, no callback runs afterwards.
@@ -71,6 +82,7 @@ class Engine {
   static constexpr int64_t kSoonNs = 20'000, kLatestNs = 500'000, kYoungNs = 15'000;
   static constexpr int kMostYoungLooks = 6;  // kYoungNs << 5 is about kLatestNs
   Engine(const EngineOptions& options) : options_(options), budget_(options.memory_limit), soon_ns_(kSoonNs) {}
+  bool nest_loop();
   void drive(int worker);
   void poll();
   void watch(const std::shared_ptr<PeerProcess>& peer);
@@ -89,6 +101,12 @@ class Engine {
   std::shared_ptr<Heap> heap_;
   std::shared_ptr<PeerProcess> self_;
   int epoll_ = -1, stop_event_ = -1, timer_ = -1;
+  // In this order: each is used by those behind it. Made once, before the first group that needs them.
+  std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<TcpPort> port_;
+  std::unique_ptr<ControlPlane> control_;
+  std::mutex opening_;
+  std::atomic<std::thread::id> poller_{};
   std::atomic<bool> timer_set_{false};
   std::atomic<bool> watches_boards_{false};
   int64_t next_boards_ = 0;       // the poller's

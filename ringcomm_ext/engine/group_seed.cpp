@@ -6,22 +6,28 @@
 #include <utility>
 
 namespace ringcomm {
+namespace {
+
+const char* const kBoard = "the board of a group";
+
+// The lowest rank of a rank's node.
+int leader_of(const std::vector<PeerCard>& cards, int rank) {
+  const auto same = [&](const PeerCard& c) { return c.node == cards[rank].node; };
+  return static_cast<int>(std::find_if(cards.begin(), cards.end(), same) - cards.begin());
+}
+
+}  // namespace
 
 std::unique_ptr<GroupSeed> GroupSeed::make(Engine& engine, int rank, const ShmLayout& layout, Error& error) {
-  std::unique_ptr<GroupSeed> seed(new GroupSeed(engine, rank, layout));
-  seed->segment_ = Segment::create(layout.bytes(), error);
+  ShmLayout with_board = layout;
+  with_board.board_bytes = Board::bytes(layout.ranks);
+  std::unique_ptr<GroupSeed> seed(new GroupSeed(engine, rank, with_board));
+  seed->segment_ = Segment::create(with_board.bytes(), error);
   if (!seed->segment_ ||
       !seed->segment_->commit(0, layout.header_bytes(), engine.budget(), "the control lines of a group", error))
     return nullptr;
   std::vector<int> fds = engine.own_fds();
   fds.insert(fds.begin(), seed->segment_->fd());
-  if (rank == 0) {
-    seed->board_ = Segment::create(Board::bytes(layout.ranks), error);
-    if (!seed->board_ ||
-        !seed->board_->commit(0, Board::bytes(layout.ranks), engine.budget(), "the board of a group", error))
-      return nullptr;
-    fds.push_back(seed->board_->fd());
-  }
   engine.server().offer(seed->nonce_, std::move(fds));
   return seed;
 }
@@ -29,13 +35,19 @@ std::unique_ptr<GroupSeed> GroupSeed::make(Engine& engine, int rank, const ShmLa
 GroupSeed::~GroupSeed() { engine_.server().withdraw(nonce_); }
 
 PeerCard GroupSeed::card() const {
-  return {engine_.server().address(), to_hex(nonce_), engine_.key(), "", static_cast<int>(getpid())};
+  PeerCard card;
+  card.socket = engine_.server().address();
+  card.nonce = to_hex(nonce_);
+  card.process = engine_.key();
+  card.pid = static_cast<int>(getpid());
+  return card;
 }
 
-bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, GroupSpec& spec, Error& error) {
+// ---------------------------------------------------------------------------------------------------------------- this node
+
+bool GroupSeed::open_peer(const PeerCard& card, int peer, int leader, int64_t deadline_ns, GroupSpec& spec,
+                          Error& error) {
   PeerInfo& info = spec.peers[peer];
-  info.host = card.host;
-  info.pid = card.pid;
   if (peer == rank_) {
     info.segment = segment_;
     const std::vector<int> own = engine_.own_fds();
@@ -52,14 +64,14 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
   if (!fetch_fds(card.socket, nonce, deadline_ns, spec.interrupted, fds, error)) {
     const std::string why = error.text;
     error.rank = peer;
-    std::snprintf(error.text, sizeof error.text,
-                  "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks must run on "
-                  "one machine, in one network namespace, and be "
-                  "alive",
-                  spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str());
+    std::snprintf(
+        error.text, sizeof error.text,
+        "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks of one node must "
+        "run on one machine, in one network namespace, and be alive",
+        spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str());
     return false;
   }
-  const size_t expected = peer == 0 ? 5 : 4;
+  constexpr size_t expected = 4;
   if (fds.size() != expected) {
     for (int fd : fds) close(fd);
     error.cause = Cause::internal;
@@ -69,56 +81,158 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int64_t deadline_ns, G
     return false;
   }
   info.process = engine_.peer(card.process, {fds[1], fds[2], fds[3]}, error);
+  // It may not have come to this itself; what this rank writes there must not fail for want of memory.
+  if (peer == leader && !Segment::commit_shared(fds[0], layout_.board_at(), layout_.board_bytes, kBoard, error)) {
+    close(fds[0]);
+    return false;
+  }
   info.segment = Segment::open(fds[0], error);
-  if (peer == 0) spec.board = Segment::open(fds[4], error);
-  return info.process && info.segment && (peer != 0 || spec.board);
+  return info.process && info.segment;
 }
+
+bool GroupSeed::open_node(const std::vector<PeerCard>& cards, int64_t deadline_ns, GroupSpec& spec, Error& error) {
+  const int leader = leader_of(cards, rank_);
+  if (rank_ == leader && !segment_->commit(layout_.board_at(), layout_.board_bytes, engine_.budget(), kBoard, error))
+    return false;
+  std::vector<bool> remote;
+  for (const PeerCard& c : cards) remote.push_back(c.node != cards[rank_].node);
+  for (size_t peer = 0; peer < cards.size(); ++peer)
+    if (!remote[peer] && !open_peer(cards[peer], static_cast<int>(peer), leader, deadline_ns, spec, error))
+      return false;
+  if (!std::count(remote.begin(), remote.end(), true)) remote.clear();
+  char* const board = spec.peers[leader].segment->data() + layout_.board_at();
+  spec.board = Board(board, layout_.ranks, rank_, std::move(remote));
+  return true;
+}
+
+// ---------------------------------------------------------------------------------------------------------------- other nodes
 
 namespace {
 
 constexpr int64_t kQuestionNs = 100'000'000;  // between looks at Ctrl-C
 
+// A wait of connect(): naps that grow, and now and then the questions whether it is still of use.
+class Patience {
+ public:
+  Patience(GroupSpec& spec, int64_t deadline_ns) : spec_(spec), deadline_ns_(deadline_ns) {}
+  bool over() const { return now_ns() >= deadline_ns_; }
+  // False, with `error` where there is one: interrupted, or the group has failed on another rank.
+  bool nap(Error& error) {
+    if (now_ns() >= next_question_) {
+      next_question_ = now_ns() + kQuestionNs;
+      if (spec_.interrupted && spec_.interrupted()) return false;
+      if (spec_.control) {
+        spec_.control->ask();
+        if (spec_.board.read_error(error)) return false;
+      }
+    }
+    const timespec nap{0, nap_ns_};
+    nanosleep(&nap, nullptr);
+    nap_ns_ = std::min<int64_t>(2 * nap_ns_, 1'000'000);
+    return true;
+  }
+
+ private:
+  GroupSpec& spec_;
+  const int64_t deadline_ns_;
+  int64_t next_question_ = now_ns() + kQuestionNs;
+  int64_t nap_ns_ = 20'000;  // guessed; a waiting rank must leave the core to those that are not there yet
+};
+
 // The others may have counted this rank in already: they must not wait for its calls.
-bool give_up(Board& board, Error& error) {
-  board.set_state(RankState::left);
+bool give_up(GroupSpec& spec, Error& error) {
   if (!error) {
     error.cause = Cause::aborted;
     std::snprintf(error.text, sizeof error.text, "ringcomm: interrupted while a group was being connected");
   }
+  // Ranks that this one cannot reach hear of it from those that both can.
+  if (spec.control && spec.board.post(error)) spec.control->tell_failure(error);
+  spec.board.set_state(RankState::left);
+  if (spec.control) spec.control->tell();
   return false;
+}
+
+void blame(Error& error, Cause cause, const GroupSpec& spec, int peer, const char* what) {
+  const PeerInfo& p = spec.peers[peer];
+  error.cause = cause;
+  error.rank = peer;
+  error.pid = p.pid;
+  std::snprintf(error.host, sizeof error.host, "%s", p.host.c_str());
+  std::snprintf(error.text, sizeof error.text, "ringcomm: group '%s': rank %d (host %s, pid %d) %s", spec.name.c_str(),
+                p.global_rank, p.host.c_str(), p.pid, what);
 }
 
 }  // namespace
 
-// Each rank says on the board that it has what it needs from all others, and waits until all have said so.
-bool GroupSeed::all_connected(const GroupSpec& spec, int64_t deadline_ns, Error& error) const {
-  Board board(spec.board->data(), spec.ranks, rank_);
+bool GroupSeed::make_control(const std::vector<PeerCard>& cards, GroupSpec& spec, Error& error) {
+  Nonce topic;
+  if (engine_.control() == nullptr || !from_hex(cards[0].nonce, topic)) {
+    error.cause = Cause::internal;
+    std::snprintf(error.text, sizeof error.text,
+                  "ringcomm: group '%s' spans nodes, but this process has no TCP port for that", spec.name.c_str());
+    return false;
+  }
+  Engine* const engine = &engine_;
+  spec.control = std::make_shared<ControlGroup>(topic, rank_, layout_.ranks, spec.board, [engine] {
+    engine->doorbell().ring_always();
+    engine->wake_drivers();
+  });
+  for (int r = 0; r < layout_.ranks; ++r)
+    if (spec.peers[r].process) spec.control->join(r, spec.peers[r].process);
+  // Before the first socket is there: nothing that is said about it from here on is lost but what comes before; that is asked for.
+  engine_.control()->enter(spec.control);
+  return true;
+}
+
+bool GroupSeed::open_links(const std::vector<PeerCard>& cards, int64_t deadline_ns, GroupSpec& spec, Error& error) {
+  Patience patience(spec, deadline_ns);
+  while (true) {
+    int missing = -1;
+    for (int r = 0; r < layout_.ranks; ++r) {
+      PeerInfo& info = spec.peers[r];
+      if (info.process) continue;
+      Error why;
+      info.process = engine_.control()->reach(cards[r].process, cards[r].addresses, deadline_ns, why);
+      if (info.process) {
+        spec.control->join(r, info.process);
+        continue;
+      }
+      if (missing < 0) missing = r;
+      if (!why) continue;
+      char text[480];
+      std::snprintf(text, sizeof text, "cannot be reached over tcp from rank %d: %.400s", spec.peers[rank_].global_rank,
+                    why.text);
+      blame(error, why.cause, spec, r, text);
+      return give_up(spec, error);
+    }
+    if (missing < 0) return true;
+    if (patience.over()) {
+      blame(error, Cause::timeout, spec, missing, "did not connect over tcp in time: the timeout passed");
+      return give_up(spec, error);
+    }
+    if (!patience.nap(error)) return give_up(spec, error);
+  }
+}
+
+// Each rank says on the board, and to the other nodes, that it has what it needs from all others, and waits until all have said so.
+bool GroupSeed::all_connected(GroupSpec& spec, int64_t deadline_ns, Error& error) {
+  Board& board = spec.board;
   board.set_state(RankState::present);
-  int64_t next_question = now_ns() + kQuestionNs;
-  int64_t nap_ns = 20'000;  // guessed; a waiting rank must leave the core to those that are not there yet
+  if (spec.control) spec.control->tell(), spec.control->ask();
+  Patience patience(spec, deadline_ns);
   for (int peer = 0; peer < spec.ranks;) {
     const bool dead = spec.peers[peer].process->dead.load();  // before its state: it may connect, then end
     if (board.state(peer) != RankState::absent) {
       ++peer;
       continue;
     }
-    if (dead || now_ns() >= deadline_ns) {
-      error.cause = dead ? Cause::peer_died : Cause::timeout;
-      error.rank = peer;
-      error.pid = spec.peers[peer].pid;
-      std::snprintf(error.text, sizeof error.text,
-                    "ringcomm: group '%s': rank %d (host %s, pid %d) %s before it was connected to all ranks",
-                    spec.name.c_str(), spec.peers[peer].global_rank, spec.peers[peer].host.c_str(),
-                    spec.peers[peer].pid, dead ? "died" : "did not answer in time: the timeout passed");
-      return give_up(board, error);
+    if (dead || patience.over()) {
+      blame(error, dead ? Cause::peer_died : Cause::timeout, spec, peer,
+            dead ? "died before it was connected to all ranks"
+                 : "did not answer in time: the timeout passed before it was connected to all ranks");
+      return give_up(spec, error);
     }
-    if (spec.interrupted && now_ns() >= next_question) {
-      next_question = now_ns() + kQuestionNs;
-      if (spec.interrupted()) return give_up(board, error);
-    }
-    const timespec nap{0, nap_ns};
-    nanosleep(&nap, nullptr);
-    nap_ns = std::min<int64_t>(2 * nap_ns, 1'000'000);
+    if (!patience.nap(error)) return give_up(spec, error);
   }
   return true;
 }
@@ -128,13 +242,24 @@ CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& 
   spec.rank = rank_;
   spec.ranks = layout_.ranks;
   spec.layout = layout_;
-  spec.board = board_;
   spec.peers.resize(cards.size());
-  for (size_t peer = 0; peer < cards.size(); ++peer)
-    spec.peers[peer].global_rank = cards[peer].global_rank < 0 ? static_cast<int>(peer) : cards[peer].global_rank;
-  for (size_t peer = 0; peer < cards.size(); ++peer)
-    if (!open_peer(cards[peer], static_cast<int>(peer), deadline_ns, spec, error)) return nullptr;
-  if (!all_connected(spec, deadline_ns, error)) return nullptr;
+  bool across = false;
+  for (size_t peer = 0; peer < cards.size(); ++peer) {
+    const PeerCard& card = cards[peer];
+    PeerInfo& info = spec.peers[peer];
+    info.host = card.host;
+    info.pid = card.pid;
+    info.global_rank = card.global_rank < 0 ? static_cast<int>(peer) : card.global_rank;
+    if (card.node == cards[rank_].node) continue;
+    info.addresses = card.addresses;
+    across = true;
+  }
+  if (!open_node(cards, deadline_ns, spec, error)) return nullptr;
+  if (across && !make_control(cards, spec, error)) return nullptr;
+  if ((across && !open_links(cards, deadline_ns, spec, error)) || !all_connected(spec, deadline_ns, error)) {
+    if (spec.control) engine_.control()->leave(*spec.control);
+    return nullptr;
+  }
   spec.interrupted = nullptr;  // it belongs to this call
   auto group = std::make_shared<Communicator>(engine_, std::move(spec));
   engine_.add(group);

@@ -14,12 +14,13 @@ namespace ringcomm {
 namespace {
 
 constexpr int64_t kLongestSleepNs = 200'000'000;  // between looks at signals
-constexpr size_t kDescribed = 4;                  // missing ranks with host, pid and last call; the others by number
-constexpr size_t kWrittenOut = 17;                // a run of so many numbers is abbreviated
+constexpr int64_t kVerdictNs = 500'000'000;  // what rank 0's process may take to answer; then it is taken to be stopped
+constexpr size_t kDescribed = 4;             // missing ranks with host, pid and last call; the others by number
+constexpr size_t kWrittenOut = 17;           // a run of so many numbers is abbreviated
 
 // The verdict of a rank that was told of a death may come before this process is told of it.
 bool has_ended(int pidfd) {
-  pollfd p{pidfd, POLLIN, 0};
+  pollfd p{pidfd, POLLIN, 0};  // -1, of a process on another node: no
   return poll(&p, 1, 0) == 1;
 }
 
@@ -35,22 +36,18 @@ bool Communicator::hopeless(const std::vector<int>& absent, bool wait_all) const
 std::string Communicator::await_verdict(uint32_t number, int64_t until_ns, bool wait_all,
                                         const std::function<bool()>& interrupted) {
   const bool at_exit = engine_.exiting();
-  int64_t asked = now_ns();
+  int64_t asked = now_ns(), asked_to_give_up = 0;
   while (roll_.verdict(number) == RollCall::Verdict::none) {
     const uint32_t bell = engine_.doorbell().raise();
     const std::vector<int> absent = roll_.absent(number);
-    if (absent.empty()) {
-      roll_.pass(number);
-      break;
-    }
+    if (absent.empty() && conclude(number, true, &asked_to_give_up)) break;
     if (Error error; failed(error)) return error.text;
     const int64_t now = now_ns();
-    if (now >= until_ns || hopeless(absent, wait_all)) {
-      roll_.give_up(number);
-      ring_all();
-      break;
-    }
-    const bool signal = engine_.doorbell().sleep(bell, std::min(until_ns - now, kLongestSleepNs));
+    const bool over = now >= until_ns || (!absent.empty() && hopeless(absent, wait_all));
+    if (over && conclude(number, false, &asked_to_give_up)) break;
+    ask_others();
+    const int64_t longest = over ? kVerdictNs : until_ns - now;
+    const bool signal = engine_.doorbell().sleep(bell, std::min(longest, kLongestSleepNs));
     if (engine_.exiting() && !at_exit) park();
     if (!signal && now_ns() - asked < kLongestSleepNs) continue;
     if (interrupted()) return "interrupted";
@@ -59,8 +56,25 @@ std::string Communicator::await_verdict(uint32_t number, int64_t until_ns, bool 
   return "";
 }
 
+// Gives the verdict, or has rank 0's node give it: were each node to give its own, they might differ. False: it is to come.
+bool Communicator::conclude(uint32_t number, bool all_came, int64_t* asked_ns) {
+  if (spec_.peers[0].remote() && !gone(0)) {
+    if (all_came) return false;  // rank 0 is among them and sees it, too
+    const int64_t now = now_ns();
+    if (*asked_ns == 0) {
+      *asked_ns = now;
+      control_->ask_to_give_up(number);
+    }
+    if (now - *asked_ns < kVerdictNs) return false;
+  }
+  all_came ? roll_.pass(number) : roll_.give_up(number);
+  if (control_) control_->tell_verdict();
+  ring_all();
+  return true;
+}
+
 void Communicator::ring_all() const {
-  for (const PeerInfo& p : spec_.peers) p.process->doorbell().ring();
+  for (const PeerInfo& p : spec_.peers) p.process->ring();
 }
 
 std::string Communicator::monitored_barrier(int64_t timeout_ns, bool wait_all,
@@ -72,6 +86,7 @@ std::string Communicator::monitored_barrier(int64_t timeout_ns, bool wait_all,
   bool late = false;
   const uint32_t number = roll_.arrive(&late);
   if (late) return came_late(number);
+  if (control_) control_->tell();
   ring_all();
   const std::string error = await_verdict(number, until, wait_all, interrupted);
   if (!error.empty() || roll_.verdict(number) == RollCall::Verdict::passed) return error;
@@ -116,10 +131,12 @@ std::string Communicator::whereabouts(int rank) const {
   std::string text = rank_name(rank);
   if (board_.state(rank) == RankState::left) {
     text += " has left";
+  } else if (gone(rank) && spec_.peers[rank].process->cut.load()) {
+    text += std::string(" ") + loss_text(rank);
   } else if (gone(rank) || has_ended(spec_.peers[rank].process->pidfd)) {
     text += " died (its process is gone)";
   } else if (stopped(rank)) {
-    text += " is stopped";
+    text += spec_.peers[rank].remote() ? " does not answer: stopped?" : " is stopped";
   } else {
     text += " has not come";
   }

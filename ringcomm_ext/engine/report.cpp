@@ -15,6 +15,9 @@ constexpr size_t kNamed = 4;  // ranks named with host and pid; a sentence with 
 constexpr int64_t kAnnouncedNs =
     200'000'000;  // guessed: ranks of one job reach a call within this, or they are late and not wrong
 
+constexpr int64_t kAnswerNs = 500'000'000;  // one that takes longer is silent (control_group.cpp)
+constexpr int64_t kNapNs = 1'000'000;
+
 bool is_message(const Fingerprint& f) { return f.collective == Collective::send || f.collective == Collective::recv; }
 
 // The size a sender mixed into its tag (Interpreter::size_tag): there is no way back but to try. Only for the sentence. -1: none that is small.
@@ -90,7 +93,9 @@ void Communicator::accuse(Error& e, int culprit) const {
 }
 
 // Stopped (SIGSTOP, a debugger): alive, but it will not read. By its pidfd, for a pid means something else in another namespace.
+// On another node: it has answered no question for a while.
 bool Communicator::stopped(int rank) const {
+  if (spec_.peers[rank].remote()) return control_->silent(rank);
   char path[64], text[1024] = {};
   const auto read = [&] {
     FILE* f = std::fopen(path, "re");
@@ -110,6 +115,10 @@ bool Communicator::stopped(int rank) const {
   return state != std::string::npos && state + 2 < stat.size() && (stat[state + 2] == 'T' || stat[state + 2] == 't');
 }
 
+const char* Communicator::stopped_text(int rank) const {
+  return spec_.peers[rank].remote() ? "its process does not answer: stopped?" : "its process is stopped";
+}
+
 bool Communicator::peers_stopped() const {
   for (int r = 0; r < spec_.ranks; ++r)
     if (r != spec_.rank && stopped(r)) return true;
@@ -118,22 +127,30 @@ bool Communicator::peers_stopped() const {
 
 // ---------------------------------------------------------------------------------------------------------------- gone
 
+const char* Communicator::loss_text(int rank) const {
+  if (board_.state(rank) == RankState::left) return "has left (it destroyed the group or ended)";
+  return spec_.peers[rank].process->cut.load()
+             ? "is out of reach (its host is down or silent, or the link to it is cut)"
+             : "died (its process is gone)";
+}
+
 Error Communicator::describe_loss(int culprit, const Request& request, int step) const {
   // A process that ends in order leaves first, so what died without leaving did not mean to.
   const bool left = board_.state(culprit) == RankState::left;
   Error e = blame(left ? Cause::peer_left : Cause::peer_died, culprit, request.call, step);
-  const bool came = is_message(request.call) || board_.read(culprit, nullptr).sequence >= request.call.sequence;
+  // What a rank of another node did just before it died is not known here.
+  const bool came = is_message(request.call) || (!left && spec_.peers[culprit].remote()) ||
+                    board_.read(culprit, nullptr).sequence >= request.call.sequence;
   std::snprintf(e.text, sizeof e.text, "ringcomm: %s %s while rank %d was waiting for it in %s of group '%s'%s",
-                rank_name(culprit).c_str(),
-                left ? "has left (it destroyed the group or ended)" : "died (its process is gone)", shown(spec_.rank),
-                call_text(request.call).c_str(), spec_.name.c_str(), came ? "" : "; it had not made this call");
+                rank_name(culprit).c_str(), loss_text(culprit), shown(spec_.rank), call_text(request.call).c_str(),
+                spec_.name.c_str(), came ? "" : "; it had not made this call");
   return e;
 }
 
 // A rank that is gone and had not made this call: waiting for those between it and this rank is of no use. -1: none.
-int Communicator::deserter(const Request& request) const {
+int Communicator::deserter(const Request& request) {
   for (int r = 0; r < spec_.ranks; ++r)
-    if (gone(r) && board_.read(r, nullptr).sequence < request.call.sequence) return r;
+    if (lost(r) && board_.read(r, nullptr).sequence < request.call.sequence) return r;
   return -1;
 }
 
@@ -152,11 +169,15 @@ std::string Communicator::missing(const Request& request, int* first) const {
       more.push_back(r);
       continue;
     }
-    std::string text = rank_name(r) + " has not made this call";
+    const bool old_news = spec_.peers[r].remote() && stopped(r);
+    std::string text = rank_name(r) + " has not made this call" + (old_news ? ", as far as is known here" : "");
     char ago[32];
     std::snprintf(ago, sizeof ago, ", %.1f s ago", age * 1e-9);
-    text += last.sequence == 0 ? " and none before" : "; its last was " + call_text(last) + ago;
-    if (stopped(r)) text += "; its process is stopped";
+    if (last.sequence != 0)
+      text += "; its last was " + call_text(last) + ago;
+    else if (!old_news)
+      text += " and none before";
+    if (stopped(r)) text += std::string("; ") + stopped_text(r);
     late.push_back(std::move(text));
   }
   if (!more.empty()) late.push_back("nor have ranks " + ranges(all_shown(more)));
@@ -164,6 +185,7 @@ std::string Communicator::missing(const Request& request, int* first) const {
 }
 
 std::string Communicator::who_is_missing(const Request& request) const {
+  hear_others();
   if (is_message(request.call)) return who_does_not_go_on(request, request.call.root);
   int first = -1;
   const std::string text = missing(request, &first);
@@ -173,9 +195,9 @@ std::string Communicator::who_is_missing(const Request& request) const {
 std::string Communicator::who_does_not_go_on(const Request& request, int culprit) const {
   const Fingerprint& call = request.call;
   if (culprit < 0) return is_message(call) ? "no rank has sent a matching message" : "all ranks have made this call";
-  const char* why = "";
+  std::string why;
   if (stopped(culprit))
-    why = "; its process is stopped";
+    why = std::string("; ") + stopped_text(culprit);
   else if (is_message(call))
     why = "";
   else
@@ -188,6 +210,7 @@ std::string Communicator::who_does_not_go_on(const Request& request, int culprit
 
 Error Communicator::describe_timeout(const Request& request, double seconds) const {
   Error e = blame(Cause::mismatch, -1, request.call, -1);
+  hear_others();
   if (!is_message(request.call) && disagreement(request, waits_for_.load(), e)) return e;
   int culprit = -1;
   std::string who = is_message(request.call) ? "" : missing(request, &culprit);
@@ -249,16 +272,29 @@ bool Communicator::disagreement(const Request& request, int peer, Error& e) cons
 
 // Who is wrong shows when most have come; ranks of one job are seldom far apart.
 void Communicator::await_announcements(uint64_t sequence) const {
+  hear_others();
   const int64_t until = now_ns() + kAnnouncedNs;
   const auto all_came = [&] {
     for (int r = 0; r < spec_.ranks; ++r)
       if (r != spec_.rank && !gone(r) && board_.read(r, nullptr).sequence < sequence) return false;
     return true;
   };
-  while (spec_.ranks > 2 && !board_.failed() && !all_came() && now_ns() < until) {
-    const timespec nap{0, 1'000'000};
-    nanosleep(&nap, nullptr);
+  while ((spec_.ranks > 2 || control_) && !board_.failed() && !all_came() && now_ns() < until) {
+    ask_others();
+    engine_.nap_for_frames(kNapNs);
   }
+}
+
+void Communicator::ask_others() const {
+  if (control_) control_->ask();
+}
+
+// What the board says of ranks on other nodes is as old as their last answer: before a sentence is made of it, a new one.
+void Communicator::hear_others() const {
+  if (!control_) return;
+  control_->ask(true);
+  const int64_t until = now_ns() + kAnswerNs;
+  while (!control_->answered() && now_ns() < until) engine_.nap_for_frames(kNapNs);
 }
 
 // Uneven calls: what the peer sent had another size than is expected.

@@ -54,6 +54,35 @@ RollCall::Verdict RollCall::give_up(uint32_t number) {
   return settle(number, false);
 }
 
+namespace {
+
+bool raise(std::atomic<uint32_t>& word, uint32_t to) {
+  uint32_t seen = word.load();
+  while (seen < to)
+    if (word.compare_exchange_weak(seen, to)) return true;
+  return false;
+}
+
+}  // namespace
+
+bool RollCall::note_came(int rank, uint32_t number) { return raise(line(rank).came, number); }
+
+uint64_t RollCall::words(std::vector<uint32_t>& pairs) const {
+  const uint64_t verdict = word().load();  // before the marks, as whoever reads it here
+  for (int r = 0; r < ranks_; ++r) pairs.insert(pairs.end(), {line(r).came.load(), line(r).missed.load()});
+  return verdict;
+}
+
+void RollCall::adopt(uint64_t verdict, const std::vector<uint32_t>& pairs) {
+  for (int r = 0; r < ranks_; ++r) {
+    if (r != rank_) raise(line(r).came, pairs[2 * r]);
+    raise(line(r).missed, pairs[2 * r + 1]);
+  }
+  uint64_t seen = word().load();
+  while (settled_of(seen) < settled_of(verdict))
+    if (word().compare_exchange_weak(seen, verdict)) break;
+}
+
 std::vector<int> RollCall::missed(uint32_t number) const {
   std::vector<int> ranks;
   for (int r = 0; r < ranks_; ++r)

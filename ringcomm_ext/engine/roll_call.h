@@ -5,6 +5,9 @@
 // every rank: the first to see that all have come, or to run out of time, sets it. A rank that comes to a barrier that was given up is told so at
 // once, and goes on from the newest verdict, so one error is enough for the ranks to be in step again.
 //
+// Where the ranks are on several nodes each node has such words, kept alike by frames (control_group.h); the verdict is rank 0's node's to give as long as
+// rank 0 lives.
+//
 // Threads: arrive() by one thread of the rank at a time; everything else from anywhere.
 #pragma once
 
@@ -34,6 +37,14 @@ class RollCall {
   Verdict give_up(uint32_t number);
   // After give_up: whom it was given up for. Not empty, and the same on every rank but for one that comes at that very moment.
   std::vector<int> missed(uint32_t number) const;
+
+  // For ranks of other nodes. note_came: true if it is news.
+  uint32_t came(int rank) const { return line(rank).came.load(); }
+  bool note_came(int rank, uint32_t number);
+  // All words but the verdict's, {came, missed} by rank; gives the verdict's.
+  uint64_t words(std::vector<uint32_t>& pairs) const;
+  // Takes over what another node gave with its verdict, unless this one knows a newer.
+  void adopt(uint64_t verdict, const std::vector<uint32_t>& pairs);
 
  private:
   struct Line {

@@ -25,8 +25,9 @@ struct ClusterOptions {
   int channels = 2;
   int64_t spin_ns = 0;
   size_t memory_limit = size_t{256} << 20;
-  size_t registered = 0;  // bytes of registered memory per rank
-  size_t slot = 8192;     // bytes
+  size_t registered = 0;        // bytes of registered memory per rank
+  size_t slot = 8192;           // bytes
+  std::vector<int> nodes = {};  // by rank; empty: all on one. Nodes are connected over the loopback
 };
 
 // all_reduce: up to 1 KiB one_shot, up to 32 KiB ring, then ring with lag over two channels.
@@ -69,6 +70,11 @@ class Cluster {
       engines_.push_back(
           Engine::start({options.workers, {options.spin_ns, 10}, options.memory_limit, heaps_.back()}, error));
       if (!engines_.back()) fail("an engine", r, error.text);
+      if (options.nodes.empty()) continue;
+      TcpOptions tcp;
+      tcp.bind = {"127.0.0.1"};
+      tcp.key = "the key of a test";
+      if (!engines_.back()->open_port(tcp, 3 * kSecond, error)) fail("a port", r, error.text);
     }
   }
   // Groups first: their segments give memory back to the engines' budgets.
@@ -94,6 +100,9 @@ class Cluster {
       if (!group[r].seed) fail("a seed", r, error.text);
       cards.push_back(group[r].seed->card());
       cards.back().host = "host" + std::to_string(r);
+      if (options_.nodes.empty()) continue;
+      cards.back().node = options_.nodes[r];
+      cards.back().addresses = {"127.0.0.1:" + std::to_string(engine(r).port()->port())};
     }
     each_rank([&](int r) {
       Error error;

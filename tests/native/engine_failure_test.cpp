@@ -127,8 +127,10 @@ void messages(Cluster& cluster) {
 }
 
 // abort() from one thread while others issue, wait and drive: every request ends, nobody hangs.
-void abort_in_full_flight(int rounds) {
-  Cluster cluster({2, 2, 2, 0});
+void abort_in_full_flight(int rounds, std::vector<int> nodes = {}) {
+  ClusterOptions options{2, 2, 2, 0};
+  options.nodes = std::move(nodes);
+  Cluster cluster(options);
   for (int round = 0; round < rounds; ++round) {
     std::vector<Group>& group = cluster.make_group("flight" + std::to_string(round));
     std::vector<std::thread> threads;
@@ -206,8 +208,11 @@ int main() {
     _exit(0);
   }
   start("engine_failure_test", 150);
-  {
-    Cluster cluster({3, 1, 2, 0});
+  for (const std::vector<int>& nodes : {std::vector<int>{}, {0, 1, 1}, {0, 1, 2}}) {
+    ClusterOptions options{3, 1, 2, 0};
+    options.nodes = nodes;
+    Cluster cluster(options);
+    section(nodes.empty() ? "on one node" : "over several nodes");
     section("abort");
     abort_while_waiting(cluster);
     section("a peer leaves");
@@ -223,6 +228,7 @@ int main() {
   out_of_memory();
   section("abort in full flight");
   abort_in_full_flight(8);
+  abort_in_full_flight(8, {0, 1});
   section("a peer met again");
   peer_met_again(child);
   return 0;

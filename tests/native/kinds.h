@@ -6,7 +6,10 @@
 
 #include "check.h"
 #include "connections/heap.h"
+#include "connections/mixed.h"
 #include "connections/shm.h"
+#include "connections/tcp.h"
+#include "poller.h"
 
 namespace ringcomm::test {
 
@@ -26,6 +29,8 @@ class World {
   virtual Connections& rank(int r) = 0;
   // Registered memory of a rank that its readers can be lent, or null where the kind lends nothing.
   virtual char* lendable(int r, size_t bytes) = 0;
+  // Whether the readers of what this rank lends read it where it lies, or get a copy of it by the wire.
+  virtual bool reads_in_place(int /*writer*/, int /*reader*/) const { return true; }
 };
 
 struct Kind {
@@ -33,26 +38,24 @@ struct Kind {
   std::unique_ptr<World> (*make)(const Shape& shape);
 };
 
-class ShmWorld final : public World {
+// What the ranks of shared memory need; ranks of different nodes get no segments of each other.
+class ShmRanks {
  public:
-  explicit ShmWorld(const Shape& s) {
-    const ShmLayout layout{s.ranks, s.channels, s.slots, s.fan_out, s.pair, s.message};
-    std::vector<ShmPeer> peers;
+  ShmRanks(const Shape& s, const ShmLayout& layout) {
     for (int r = 0; r < s.ranks; ++r) {
       Error error;
       budgets_.push_back(std::make_unique<MemoryBudget>(s.memory_limit));
       bells_.push_back(std::make_unique<Doorbell>());
       heaps_.push_back(Heap::create(size_t{64} << 20, error));
       CHECK(heaps_.back() != nullptr);
-      peers.push_back({Segment::create(layout.bytes(), error), bells_.back().get(), heaps_.back()->segment()});
-      CHECK(peers.back().segment != nullptr);
-      CHECK(peers.back().segment->commit(0, layout.header_bytes(), *budgets_.back(), "the control lines of a test",
-                                         error));
+      peers_.push_back({Segment::create(layout.bytes(), error), bells_.back().get(), heaps_.back()->segment()});
+      CHECK(peers_.back().segment != nullptr);
+      CHECK(peers_.back().segment->commit(0, layout.header_bytes(), budget(r), "the control lines of a test", error));
     }
-    for (int r = 0; r < s.ranks; ++r) connections_.push_back(make_shm_connections(layout, r, peers, *budgets_[r]));
   }
-  Connections& rank(int r) override { return *connections_[r]; }
-  char* lendable(int r, size_t bytes) override {
+  MemoryBudget& budget(int r) { return *budgets_[r]; }
+  const std::vector<ShmPeer>& peers() const { return peers_; }
+  char* allocate(int r, size_t bytes) {
     Error error;
     char* data = heaps_[r]->allocate(bytes, error);
     if (data == nullptr) fail("registered memory", r, error.text);
@@ -63,10 +66,74 @@ class ShmWorld final : public World {
   std::vector<std::unique_ptr<MemoryBudget>> budgets_;  // outlive the segments, which give back to them
   std::vector<std::unique_ptr<Doorbell>> bells_;
   std::vector<std::shared_ptr<Heap>> heaps_;
+  std::vector<ShmPeer> peers_;
+};
+
+inline ShmLayout layout_of(const Shape& s) { return {s.ranks, s.channels, s.slots, s.fan_out, s.pair, s.message}; }
+
+class ShmWorld final : public World {
+ public:
+  explicit ShmWorld(const Shape& s) : ranks_(s, layout_of(s)) {
+    for (int r = 0; r < s.ranks; ++r)
+      connections_.push_back(make_shm_connections(layout_of(s), r, ranks_.peers(), ranks_.budget(r)));
+  }
+  Connections& rank(int r) override { return *connections_[r]; }
+  char* lendable(int r, size_t bytes) override { return ranks_.allocate(r, bytes); }
+
+ private:
+  ShmRanks ranks_;
+  std::vector<std::unique_ptr<Connections>> connections_;
+};
+
+// A port per rank on the loopback, one poller for all. With shared memory inside (mixed): two nodes, ranks by turns.
+class TcpWorld final : public World {
+ public:
+  TcpWorld(const Shape& s, bool mixed) : mixed_(mixed), ranks_(s, layout_of(s)) {
+    std::vector<std::string> addresses;
+    for (int r = 0; r < s.ranks; ++r) {
+      Error error;
+      TcpOptions options;
+      options.bind = {"127.0.0.1"};
+      options.key = "the key of a test";
+      ports_.push_back(TcpPort::open(poller_.loop(), options, error));
+      if (!ports_.back()) fail("a port", r, error.text);
+      addresses.push_back("127.0.0.1:" + std::to_string(ports_.back()->port()));
+    }
+    const Nonce topic = fresh_nonce();
+    for (int r = 0; r < s.ranks; ++r) {
+      TcpGroup group;
+      group.rank = r, group.topic = topic, group.layout = layout_of(s);
+      std::vector<ShmPeer> peers = ranks_.peers();
+      for (int p = 0; p < s.ranks; ++p) {
+        group.peers.emplace_back();
+        if (p == r || same_node(p, r)) continue;
+        group.peers.back() = {addresses[p]};
+        peers[p] = {};
+      }
+      connections_.push_back(
+          mixed ? make_mixed_connections(group, peers, *ports_[r], ranks_.budget(r))
+                : make_tcp_connections(group, *ports_[r], *ranks_.peers()[r].doorbell, ranks_.budget(r)));
+    }
+  }
+  Connections& rank(int r) override { return *connections_[r]; }
+  char* lendable(int r, size_t bytes) override { return ranks_.allocate(r, bytes); }
+  bool reads_in_place(int writer, int reader) const override { return same_node(writer, reader); }
+
+ private:
+  bool same_node(int a, int b) const { return mixed_ && a % 2 == b % 2; }
+
+  const bool mixed_;
+  ShmRanks ranks_;
+  Poller poller_;
+  std::vector<std::unique_ptr<TcpPort>> ports_;
   std::vector<std::unique_ptr<Connections>> connections_;
 };
 
 inline constexpr Kind kShm{"shm",
                            [](const Shape& s) -> std::unique_ptr<World> { return std::make_unique<ShmWorld>(s); }};
+inline constexpr Kind kTcp{
+    "tcp", [](const Shape& s) -> std::unique_ptr<World> { return std::make_unique<TcpWorld>(s, false); }};
+inline constexpr Kind kMixed{
+    "shm+tcp", [](const Shape& s) -> std::unique_ptr<World> { return std::make_unique<TcpWorld>(s, true); }};
 
 }  // namespace ringcomm::test

@@ -31,6 +31,13 @@ def test_what_was_opened_is_proved_whatever_was_declared() -> None:
     assert connection(topology, 1, 1).kind == "self"
 
 
+def test_declared_nodes_of_one_machine_have_tcp_where_that_is_asked_for() -> None:
+    topology = on((A,), *(Rank(node, machine=0, opened="0-2") for node in (0, 0, 1)))
+    assert connection(topology, 0, 2).kind == "shm"
+    assert [connection(topology, 0, peer, "tcp").kind for peer in range(3)] == ["self", "shm", "tcp"]
+    assert "connections.across is tcp" in connection(topology, 0, 2, "tcp").why
+
+
 def test_the_same_host_is_only_a_candidate_until_somebody_opened() -> None:
     found = connection(on((A,), Rank(0, machine=0), Rank(0, machine=0)), 0, 1)
     assert (found.kind, found.proved) == ("shm", False) and "not proved" in found.why
@@ -45,19 +52,19 @@ def test_the_same_host_is_only_a_candidate_until_somebody_opened() -> None:
         (replace(B, hostname="a"), "different hosts (both named a; boot ids 11111111, 22222222)"),
     ],
 )
-def test_ranks_apart_have_no_connection_yet_and_the_difference_is_named(
-    opened: str | None, other: Machine, words: str
-) -> None:
+def test_ranks_apart_have_tcp_and_the_difference_is_named(opened: str | None, other: Machine, words: str) -> None:
     topology = on((A, other), Rank(0, machine=0, opened=opened), Rank(1, machine=1))
-    assert connection(topology, 0, 1) == Connection(None, f"no connection yet: {words}")
+    assert connection(topology, 0, 1) == Connection("tcp", f"{words}; the way was not looked for")
 
 
 def test_the_way_a_packet_would_take_is_added() -> None:
     ranks = Rank(0, machine=0, opened="0"), Rank(1, machine=1, opened="1")
     ways = (Way(0, 1, "10.0.0.2", "10.0.0.1", "eth2"), Way(1, 0, "10.0.0.1", why_not="Network is unreachable"))
     topology = on((A, B), *ranks, ways=ways)
-    assert connection(topology, 0, 1).why.endswith("packets would leave by eth2 (10.0.0.1 to 10.0.0.2)")
-    assert connection(topology, 1, 0).why.endswith("no way either: Network is unreachable")
+    assert connection(topology, 1, 0).kind == "tcp"
+    assert connection(topology, 1, 0).why.endswith("packets leave by eth2 (10.0.0.1 to 10.0.0.2)")
+    assert connection(topology, 0, 1).kind is None
+    assert connection(topology, 0, 1).why.endswith("the writer has no way to the reader: Network is unreachable")
     assert asymmetries(topology) == ["a has a way to b, but not the other way round"]
 
 

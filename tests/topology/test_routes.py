@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from ringcomm.discover.addresses import addresses
 from ringcomm.discover.interfaces import interfaces
 from ringcomm.discover.opening import Offer, can_open
-from ringcomm.discover.routes import Route, best_route, master_warning, offers, route
+from ringcomm.discover.routes import Route, best_route, link_local_offers, master_warning, offers, route, routes
 from ringcomm.facts import Address, Interface
 
 LO = Interface("lo", True, 65536, loopback=True, addresses=(Address("127.0.0.1", 8), Address("::1", 128)))
@@ -62,6 +63,26 @@ def test_a_network_we_share_with_the_peer_comes_before_any_other_way() -> None:
 def test_an_address_that_is_ours_too_is_no_way_to_the_peer() -> None:
     ask = kernel({"172.17.0.1": "172.17.0.1", "10.0.1.7": "10.0.0.5"})
     assert best_route(["172.17.0.1", "10.0.1.7"], [ETH, DOCKER], ask) == Route("10.0.1.7", "10.0.0.5", "eth0")
+
+
+def test_the_ways_to_try_come_in_order_shared_and_fast_first_dead_ones_last() -> None:
+    slow, fast = replace(ETH, rate=1.0), replace(IB, rate=200.0)
+    sources = {"10.0.0.7": "10.0.0.5", "10.9.0.7": "10.9.0.5", "192.0.2.7": "10.0.0.5"}
+
+    def ask(address: str, _: Iterable[Interface]) -> Route:
+        name = "ib0" if address.startswith("10.9.") else "eth0"
+        found = kernel(sources)(address, ())
+        return replace(found, interface=name) if found.source else found
+
+    offered = ["198.51.100.7", "192.0.2.7", "10.0.0.7", "10.9.0.7", "172.17.0.1"]
+    found = routes(offered, [slow, fast, DOCKER], ask)
+    assert [way.address for way in found] == ["10.9.0.7", "10.0.0.7", "192.0.2.7", "198.51.100.7"]
+
+
+def test_a_link_local_address_is_tried_on_each_link_of_ours() -> None:
+    found = routes(["fe80::7"], [LO, ETH, IB], kernel({"fe80::7%eth0": "fe80::5"}))
+    assert found == [Route("fe80::7%eth0", "fe80::5", "eth0")]
+    assert link_local_offers([LO, ETH, IB, DOWN]) == ["fe80::5"]
 
 
 def test_no_way_is_said_with_the_kernels_reason() -> None:

@@ -133,7 +133,8 @@ def test_a_rank_in_another_network_namespace_of_the_same_kernel_is_found_to_be_o
     assert connection(found, 0, 2).proved
     apart = connection(found, 0, 1)
     assert apart.kind is None and "one kernel, two network namespaces" in apart.why
-    assert "no way either: it has no address to offer" in apart.why
+    assert "the writer has no way to the reader: Network is unreachable" in apart.why
+    assert "which has no address to offer" in connection(found, 1, 0).why
     assert no_way == "Network is unreachable"
 
 

@@ -1,0 +1,32 @@
+"""Which ranks of a group share memory: the node numbers that go into the cards, and what policy rules see. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ringcomm import config_topology
+from ringcomm.config import Config
+from ringcomm.topology import Place
+
+
+def numbers(settings: Config, members: Sequence[int], cards: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The node of each rank of a group, numbered by lowest rank.
+
+    members: the ranks by their numbers in the job; cards: what the ranks said of themselves (`machine`). Ranks of one
+    machine are on one node, but where `connections.across` is tcp only those that are declared to be.
+    """
+    shape = config_topology.of_group(settings, members) if settings.connections.across == "tcp" else None
+    apart = [rank.node for rank in shape.ranks] if shape is not None else [0] * len(members)
+    places = [(card["machine"], node) for card, node in zip(cards, apart, strict=True)]
+    order = {place: number for number, place in enumerate(dict.fromkeys(places))}
+    return [order[place] for place in places]
+
+
+def places(settings: Config, members: Sequence[int], cards: Sequence[Mapping[str, Any]]) -> tuple[Place, ...]:
+    """Where policy rules see each rank: on the declared nodes, else on the machines the ranks turned out to be on."""
+    declared = config_topology.nodes_of(settings, members)
+    if declared is not None:
+        return declared
+    order = {machine: number for number, machine in enumerate(dict.fromkeys(card["machine"] for card in cards))}
+    return tuple(order[card["machine"]] for card in cards)

@@ -1,0 +1,87 @@
+"""What this process says of itself and starts once: its facts, the engine, the log."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import ringcomm
+from ringcomm import config_topology, flight_record, log_lines, plan
+from ringcomm.config import Config
+from ringcomm.discover import host
+from ringcomm.facts import Machine
+
+_lock = threading.Lock()
+_engine_started = False
+_introduced = False  # in the log
+_most_ranks_here = 1  # ranks of the largest group of this process on this node: they share the cores
+
+
+def facts() -> dict[str, Any]:
+    """For the card: pid, machine (its id), hostname, cores, cpu_quota, cgroup."""
+    return {**_lasting_facts(os.getpid()), "cores": sorted(os.sched_getaffinity(0))}
+
+
+@lru_cache(maxsize=1)
+def _lasting_facts(pid: int) -> dict[str, Any]:
+    found = host.facts()
+    machine = Machine(found["hostname"], found["boot_id"], found["network"]).id
+    return {"pid": pid, "machine": machine} | {key: found[key] for key in ("hostname", "cpu_quota", "cgroup")}
+
+
+def spin_ns(settings: Config, here: Sequence[dict[str, Any]]) -> int:
+    """How long a wait of a group spins. here: the cards of its ranks on this machine."""
+    global _most_ranks_here
+    _most_ranks_here = max(_most_ranks_here, len(here))
+    return settings.progress.spin_ns_for(_most_ranks_here, host.usable_cores(here))
+
+
+def start(extension: Any, settings: Config, ranks: int) -> None:
+    """The engine starts with the process's first group and keeps that group's progress and memory settings."""
+    global _engine_started
+    with _lock:
+        if _engine_started:
+            return
+        cores = host.usable_cores()
+        progress = settings.progress
+        ranks = min(ranks, _launched_here() or ranks)
+        extension.start_heap(limit=settings.memory.registered_limit())
+        # A driver that spins takes the core from the very caller whose calls it waits for, unless cores are to spare.
+        spin = 20_000 if ranks < cores else 0
+        extension.start_flight_record(flight_record.capacity(os.environ))
+        extension.start_engine(
+            workers=progress.workers_for(ranks, cores),
+            spin_ns=spin,
+            yields=progress.yields,
+            memory_limit=settings.memory.limit,
+        )
+        extension.set_builder(plan.build)
+        atexit.register(extension.stop_engine)
+        _engine_started = True
+
+
+def _launched_here() -> int:
+    """How many ranks the launcher started on this machine, 0 where it does not say: who is here is not known yet."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(text) if text.isdigit() else 0
+
+
+def start_log(extension: Any, settings: Config, rank: int, members: Sequence[int]) -> None:
+    """Sets level and file, says at INFO who this process is, and on rank 0 where the settings are from."""
+    levels = {"WARN": 0, "INFO": 1, "DEBUG": 2}
+    file = (settings.debug.file or "").replace("%r", os.environ.get("RANK", str(rank)))
+    if not extension.set_log(levels[settings.debug.level], file, f"{facts()['hostname']}:{os.getpid()}"):
+        raise ringcomm.ConfigError(f"debug.file is {file!r}, which cannot be opened for writing")
+    if settings.debug.level == "WARN":
+        return
+    global _introduced
+    if not _introduced:
+        extension.log(1, log_lines.of_process(extension.reduce_isa(), host.usable_cores()))
+    _introduced = True
+    if rank == 0:
+        for line in filter(None, (*settings.log_lines(), config_topology.log_line(settings, members))):
+            extension.log(1, line)
