@@ -40,10 +40,7 @@ def of_group(config: Config, members: Sequence[int]) -> Topology | None:
 
 
 def nodes_of(config: Config, members: Sequence[int]) -> tuple[Place, ...] | None:
-    """The declared place of each member, the number of its node or more (topology.Place).
-
-    None where nothing is declared: `nodes.places` then sees.
-    """
+    """The declared place of each member, the number of its node or more (topology.Place); None: nothing is declared."""
     each = config.topology.ranks_per_node
     if each is not None:
         return tuple(member // each for member in members)

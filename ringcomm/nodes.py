@@ -1,4 +1,4 @@
-"""Which ranks of a group share memory: the node numbers that go into the cards, and where the policy sees them. Pure."""
+"""Which ranks of a group share memory: the node numbers that go into the cards, and what policy rules see. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers(settings: Config, members: Sequence[int], cards: Sequence[Mapping[st
 
 
 def places(settings: Config, members: Sequence[int], cards: Sequence[Mapping[str, Any]]) -> tuple[Place, ...]:
-    """Where the policy sees each rank: as declared, else by the machines the ranks turned out to be on."""
+    """Where policy rules see each rank: on the declared nodes, else on the machines the ranks turned out to be on."""
     declared = config_topology.nodes_of(settings, members)
     if declared is not None:
         return declared

@@ -41,12 +41,13 @@ class Plan:
         return {"ranks": self.ranks, "channels": self.channels, "slots": slots, "message": MESSAGE_SLOT, **self.slots}
 
     def rules(self, nodes: tuple[Place, ...]) -> list[Row]:
-        """The decision table for ranks at these places, alike on all ranks.
+        """The decision table of a group whose rank i is at nodes[i]. ConfigError where the policy has a hole there.
 
-        What a rule runs is a name: that of a hierarchical schedule holds the nodes, so `build` finds them there. Raises
-        ConfigError where the policy has a hole for so many nodes.
+        What a rule runs is a name: that of a hierarchical schedule holds the group's nodes, so `build` knows them.
         """
         if nodes not in self._rows:
+            if len(self._rows) >= 64:
+                self._rows.clear()
             cap = min(self.slots.values()) if self.channels > 1 else max(self.slots.values())
             numbers = _collective_numbers()
             self._rows[nodes] = [
@@ -61,7 +62,7 @@ _plans: dict[tuple[int, int, tuple[Place, ...] | None], Plan] = {}
 
 
 def of_group(settings: Config, ranks: int, nodes: tuple[Place, ...] | None, extension: Any) -> Plan:
-    """nodes: the declared place of each rank; None where that is found out when the group is made."""
+    """nodes: each rank's declared place; None where that is found out when the group is made."""
     key = (id(settings), ranks, nodes)
     if key not in _plans:
         if len(_plans) >= 64:

@@ -53,13 +53,15 @@ def table(config: Config, ranks: int, nodes: Sequence[Place] | None = None) -> l
     return [rule for collective in COLLECTIVES for rule in _rules(config, collective, placed)]
 
 
-def most_channels(config: Config, ranks: int, nodes: Sequence[Place] | None) -> int:
-    """The most channels a rule asks for that can apply; nodes: None while nobody knows where the ranks will be.
+def most_channels(config: Config, ranks: int, nodes: tuple[Place, ...] | None) -> int:
+    """The most channels a rule asks for that can apply; nodes: None while nobody knows how many there will be.
 
     Raises ConfigError as `table` does, but where the nodes are unknown only if no number of them is without a hole.
     """
+    # Which ranks are on which node changes what a rule runs, but not whether it matches, nor its channels.
+    tried = [_evenly(ranks, count) for count in _node_counts(config, ranks)] if nodes is None else [nodes]
     found, holes = [], []
-    for placed in _examples(config, ranks) if nodes is None else [nodes]:
+    for placed in tried:
         try:
             found.append(max(rule.channels for rule in table(config, ranks, placed)))
         except ConfigError as error:
@@ -69,17 +71,18 @@ def most_channels(config: Config, ranks: int, nodes: Sequence[Place] | None) -> 
     return max(found)
 
 
-def _examples(config: Config, ranks: int) -> list[tuple[int, ...]]:
-    """Groups whose numbers of nodes stand for all: what rules match changes at the numbers they name only."""
-    named = {1} | {
-        number
-        for rules in config.policy.values()
-        for rule in rules
-        for number in (rule.nodes, rule.min_nodes, rule.max_nodes)
-        if number is not None
-    }
-    counts = sorted({n + step for n in named for step in (-1, 0, 1) if 1 <= n + step <= ranks})
-    return [tuple(rank * count // ranks for rank in range(ranks)) for count in counts]
+def _node_counts(config: Config, ranks: int) -> list[int]:
+    """Numbers of nodes that stand for all: 1, those that rules name or begin or end at, and the first none names."""
+    named: set[int] = set()
+    for rule in (rule for rules in config.policy.values() for rule in rules):
+        exact, low, high = rule.nodes, rule.min_nodes, rule.max_nodes
+        named |= {exact or 1, low or 1, (low or 2) - 1, high or 1, (high or 1) + 1}
+    other = next(n for n in range(2, len(named) + 3) if n not in named)
+    return sorted(n for n in {1, other, *named} if 1 <= n <= ranks)
+
+
+def _evenly(ranks: int, nodes: int) -> tuple[Place, ...]:
+    return tuple(rank * nodes // ranks for rank in range(ranks))
 
 
 def select(rules: list[Rule], collective: str, nbytes: int) -> Rule:

@@ -1,0 +1,64 @@
+"""Ranks of one machine that are declared to be on different nodes, with TCP between those: no namespaces needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from collective_checks import check, nothing_wrong
+from collective_operations import run_cases
+from lab_ranks import lab, run_on
+from ranks import RankPool, run_ranks
+from test_net_collectives import cases
+
+Pools = Callable[..., RankPool]
+
+
+def declared(each: int) -> dict[str, str | None]:
+    return {"RINGCOMM_ACROSS": "tcp", "RINGCOMM_RANKS_PER_NODE": str(each)}
+
+
+@pytest.mark.parametrize(("world", "each"), [(2, 1), (4, 2), (3, 2)])
+def test_every_collective_between_declared_nodes(rank_pool: Pools, world: int, each: int) -> None:
+    check(rank_pool(world, backend="ringcomm", env=declared(each)), cases(world, "ringcomm"), timeout=300)
+
+
+def kinds(rank: int, world: int) -> list[str]:
+    """What carries the default group and each of the subgroups that this rank is in."""
+    dist.init_process_group("ringcomm")
+    subgroups = [dist.new_group(members) for members in ([0, 1], [2, 3], [1, 2])]
+    every: list[Any] = [dist.distributed_c10d._get_default_group(), *subgroups]
+    mine = [group for group in every if group is not dist.GroupMember.NON_GROUP_MEMBER]
+    found = [group._get_backend(torch.device("cpu")).connection_kind for group in mine]
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
+def test_shared_memory_stays_within_a_node_and_only_then() -> None:
+    outside = ["shm+tcp"]
+    assert run_ranks(kinds, 4, env=declared(2)) == [
+        [*outside, "shm"],
+        [*outside, "shm", "shm+tcp"],
+        [*outside, "shm", "shm+tcp"],
+        [*outside, "shm"],
+    ]
+    assert run_ranks(kinds, 4, env={"RINGCOMM_RANKS_PER_NODE": "2"})[1] == ["shm", "shm", "shm"]
+
+
+def alone(rank: int, world: int, chosen: Any) -> list[str]:
+    dist.init_process_group("ringcomm")
+    wrong = run_cases(rank, world, chosen)
+    dist.destroy_process_group()
+    return wrong
+
+
+def test_declared_nodes_need_no_network_but_loopback() -> None:
+    """A host with nothing but what it has itself: the cable is cut, and the first host's address is not used."""
+    with lab(1) as made:
+        made.cut(0)
+        nothing_wrong(run_on(made, 2, alone, cases(2, "ringcomm")[:40], env=declared(1)))
