@@ -33,9 +33,9 @@ class Port final : public TcpPort {
  private:
   EventLoop& loop_;
   const TcpOptions options_;
-  Reception reception_{loop_, options_};
+  Lingerers lingerers_{loop_, options_};  // outlives the dials, which may end in it
   Diallers diallers_{loop_, options_};
-  Lingerers lingerers_{loop_, options_};
+  Reception reception_{loop_, options_};
 };
 
 }  // namespace
