@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <thread>
 
 #include "connections/tcp_address.h"
@@ -24,9 +23,19 @@ TcpLink::TcpLink(TcpShared& shared, const Outbox& outbox, Greeting greeting, int
     : shared_(shared), outbox_(outbox), greeting_(greeting), peer_(peer) {}
 
 TcpLink::~TcpLink() {
+  if (!dial_) return;
   TcpPort& port = shared_.port;
-  if (!leave_to_dial()) port.cancel(dial_id_);
-  if (registered_ != 0) port.forget_sender(registered_);
+  {
+    const std::lock_guard<std::mutex> hold(dial_->mutex);
+    dial_->link = nullptr;
+    const bool waits = fd_.load() < 0 && !broken() && outbox_.published.load() > 0 && !owes_lent();
+    if (waits) {
+      dial_->rest = rest();
+      return;
+    }
+  }
+  port.cancel(dial_id_);
+  port.forget_sender(dial_->registered);
   port.loop().remove(watch_);
   const int fd = fd_.load();
   if (fd < 0) return;
@@ -35,26 +44,6 @@ TcpLink::~TcpLink() {
     close(fd);
   else
     port.linger(fd, rest());
-}
-
-// A dial that is under way goes on without the link, and what was published goes with it: the reader may have the socket already.
-bool TcpLink::leave_to_dial() {
-  if (!dial_) return false;
-  const std::lock_guard<std::mutex> hold(dial_->mutex);
-  dial_->link = nullptr;
-  if (fd_.load() >= 0 || broken() || outbox_.published.load() == 0 || owes_lent()) return false;
-  dial_->orphan = true;
-  dial_->rest = rest();
-  dial_->registered = shared_.port.add_sender([dial = dial_] { return dial->done.load(); });
-  return true;
-}
-
-void TcpLink::Dial::ended(TcpPort& port, int fd, const Error& error) {
-  const std::lock_guard<std::mutex> hold(mutex);
-  if (link != nullptr) return link->dialled(fd, error);
-  if (fd >= 0) orphan ? port.linger(fd, std::move(rest)) : void(close(fd));
-  done.store(true);
-  if (orphan) port.forget_sender(registered);
 }
 
 bool TcpLink::owes_lent() const {
@@ -88,19 +77,37 @@ std::string TcpLink::rest() const {
 // -------------------------------------------------------------------------------------------------------------- dialling
 
 void TcpLink::dial() {
-  registered_ = shared_.port.add_sender([this] {
-    if (broken()) return true;
-    const int fd = fd_.load();
-    return taken_.load() == outbox_.published.load() && (fd < 0 || reached_peer(fd));
+  TcpPort& port = shared_.port;
+  auto dial = dial_ = std::make_shared<Dial>();
+  dial->link = this;
+  dial->registered = port.add_sender([dial] {
+    if (dial->over) return true;
+    const std::lock_guard<std::mutex> hold(dial->mutex);
+    return dial->link != nullptr && dial->link->delivered();
   });
-  dial_ = std::make_shared<Dial>();
-  dial_->link = this;
-  dial_id_ = shared_.port.dial(
-      shared_.group.peers[peer_], greeting_, now_ns() + shared_.group.dial_ns,
-      [dial = dial_, &port = shared_.port](int fd, const Error& error) { dial->ended(port, fd, error); });
+  dial_id_ = port.dial(shared_.group.peers[static_cast<size_t>(peer_)], greeting_, now_ns() + shared_.group.dial_ns,
+                       [&port, dial](int fd, const Error& error) { dialled(port, dial, fd, error); });
 }
 
-void TcpLink::dialled(int fd, const Error& error) {
+bool TcpLink::delivered() const {
+  if (broken()) return true;
+  const int fd = fd_.load();
+  return taken_.load() == outbox_.published.load() && (fd < 0 || reached_peer(fd));
+}
+
+void TcpLink::dialled(TcpPort& port, const std::shared_ptr<Dial>& dial, int fd, const Error& error) {
+  std::string rest;
+  {
+    const std::lock_guard<std::mutex> hold(dial->mutex);
+    if (dial->link != nullptr) return dial->link->connected(fd, error);
+    rest.swap(dial->rest);
+  }
+  if (fd >= 0) port.linger(fd, std::move(rest));
+  dial->over = true;
+  port.forget_sender(dial->registered);
+}
+
+void TcpLink::connected(int fd, const Error& error) {
   if (fd < 0) return fail(error);
   address_ = peer_address(fd);
   watch_ = shared_.port.loop().add(fd, EPOLLONESHOT, [this](uint32_t) { on_event(); });
@@ -139,7 +146,7 @@ void TcpLink::wake_sleepers_on_news() {
 // Publish-then-look (the caller, before this) against leave-then-look (the loop): whoever leaves last sees all that was published.
 void TcpLink::push() {
   const int fd = fd_.load(std::memory_order_seq_cst);
-  if (fd < 0) return;  // dialled() pushes
+  if (fd < 0) return;  // connected() pushes
   do {
     if (sending_.exchange(true, std::memory_order_seq_cst)) return;
     if (!broken()) send_all(fd);
@@ -213,8 +220,9 @@ void TcpLink::read_counts() {
 void TcpLink::fail(const char* what) {
   Error reason;
   reason.cause = Cause::connection;
+  const bool connected = fd_.load(std::memory_order_seq_cst) >= 0;  // else the poller may be writing the address
   std::snprintf(reason.text, sizeof reason.text, "ringcomm: the connection to rank %d at %s broke: %s", peer_,
-                address_.c_str(), what);
+                connected ? address_.c_str() : "an address that is still being dialled", what);
   fail(reason);
 }
 

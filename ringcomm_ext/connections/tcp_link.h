@@ -53,18 +53,17 @@ class TcpLink {
 
  private:
   static constexpr int kWhole = 0, kBreaking = 1, kBroken = 2;
-  // Outlives the link where the dial does.
+  // What the dial knows of its link, which may be gone when the socket comes: then the rest is still sent.
   struct Dial {
-    std::mutex mutex;  // all but `done`
-    TcpLink* link = nullptr;
-    bool orphan = false;
-    std::string rest;  // an orphan's
-    uint64_t registered = 0;
-    std::atomic<bool> done{false};
-    void ended(TcpPort& port, int fd, const Error& error);
+    std::mutex mutex;
+    TcpLink* link;  // null: gone
+    std::string rest;
+    uint64_t registered = 0;        // at the port, for its settle()
+    std::atomic<bool> over{false};  // nothing of it is left to do
   };
-  bool leave_to_dial();
-  void dialled(int fd, const Error& error);
+  static void dialled(TcpPort& port, const std::shared_ptr<Dial>& dial, int fd, const Error& error);
+  void connected(int fd, const Error& error);
+  bool delivered() const;
   void on_event();
   void send_all(int fd);
   ssize_t send_some(int fd, const Outbox::Entry& entry) const;
@@ -78,10 +77,9 @@ class TcpLink {
   const Outbox& outbox_;
   const Greeting greeting_;
   const int peer_;
-  std::shared_ptr<Dial> dial_;
   TcpPort::DialId dial_id_ = 0;
-  uint64_t registered_ = 0;  // at the port, for its settle()
-  Watch watch_;              // written before fd_
+  std::shared_ptr<Dial> dial_;
+  Watch watch_;  // written before fd_
   std::string address_;
   std::atomic<int> fd_{-1};
   std::atomic<uint32_t> armed_{0};  // events

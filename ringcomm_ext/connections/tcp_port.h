@@ -81,7 +81,7 @@ class TcpPort {
   virtual void linger(int fd, std::string rest) = 0;
   // Blocks until what lingers has reached the peers' kernels, or the time: before the process exits. True: all has.
   virtual bool settle(int64_t until_ns) = 0;
-  // What settle() asks besides, of senders that are still there: quick, no locks. 0 or more of them; forget by the number that it gives.
+  // What settle() asks besides, of senders that are still there: quick. Not running after it was forgotten.
   virtual uint64_t add_sender(std::function<bool()> delivered) = 0;
   virtual void forget_sender(uint64_t id) = 0;
 };

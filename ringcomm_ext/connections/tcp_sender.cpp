@@ -19,7 +19,7 @@ TcpSender::TcpSender(TcpShared& shared, size_t capacity, const std::vector<Reade
       what_(what),
       lines_(slots_),
       outbox_(slots_),
-      waits_for_(readers.front().rank) {
+      waits_for_(readers.empty() ? -1 : readers.front().rank) {
   for (const Reader& r : readers) links_.push_back(std::make_unique<TcpLink>(shared, outbox_, r.greeting, r.rank));
 }
 

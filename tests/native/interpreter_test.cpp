@@ -83,6 +83,8 @@ void run_to_end(Interpreter& run) {
   });
 }
 
+const Kind* kind = &kShm;  // what the ranks are connected by
+
 // All ranks on their own threads; `check` sees each rank's buffers when its program has ended.
 struct Job {
   Make make;
@@ -91,7 +93,7 @@ struct Job {
 };
 
 void threads(const Job& job, int ranks, const std::vector<size_t>& sizes, bool sized_tags = false) {
-  auto world = kShm.make({ranks});
+  auto world = kind->make({ranks});
   std::vector<std::thread> all;
   for (int r = 0; r < ranks; ++r)
     all.emplace_back([&, r] {
@@ -191,7 +193,7 @@ void results() {
 void in_place() {
   constexpr int kRanks = 3;
   for (const Make& make : {Make(one_shot), Make([](int n, int rank) { return ring(n, rank, 1); })}) {
-    auto world = kShm.make({kRanks});
+    auto world = kind->make({kRanks});
     std::vector<std::thread> all;
     for (int r = 0; r < kRanks; ++r)
       all.emplace_back([&, r] {
@@ -291,6 +293,13 @@ int main() {
   results();
   section("in place");
   in_place();
+  for (const Kind* other : {&kTcp, &kMixed}) {
+    kind = other;
+    section(other == &kTcp ? "the same over tcp" : "the same over shm and tcp");
+    results();
+    in_place();
+  }
+  kind = &kShm;
   section("resumes where it stood");
   resumes();
   section("slots of other calls");

@@ -42,8 +42,8 @@ std::vector<Chunk> inputs_of(LentRank& rank, size_t count, bool registered, bool
 }
 
 // Ranks in `lenders` (a bit each) have registered memory.
-void run(const Case& c, int ranks, uint32_t lenders, bool in_place) {
-  on_ranks(ranks, c.make, [&](LentRank& rank, int r) {
+void run(const Case& c, int ranks, uint32_t lenders, bool in_place, const Kind& kind) {
+  const auto body = [&](LentRank& rank, int r) {
     const bool registered = lenders >> r & 1;
     for (size_t count : {size_t{0}, size_t{5}, size_t{64}, kPieceElements * 17 + 3, size_t{1}, kPieceElements * 40}) {
       std::vector<Chunk> out = rank.chunks(rank.program().nchunks_out, count, registered);
@@ -56,11 +56,15 @@ void run(const Case& c, int ranks, uint32_t lenders, bool in_place) {
         for (size_t i = 0; i < count; ++i)
           CHECK_EQ(LentRank::values(out[k])[i], wanted(c, rank.program(), r, static_cast<int>(k), i));
       scribble(out);
-      CHECK_EQ(run->lent(), registered && ranks > 1 && count >= kPieceElements && (c.lends_in_place || !in_place));
+      // A wire takes any memory, and its readers have a copy of their own.
+      const bool on_wire = &kind == &kTcp,
+                 lends = ranks > 1 && count >= kPieceElements && (c.lends_in_place || !in_place);
+      if (&kind != &kMixed) CHECK_EQ(run->lent(), (registered || on_wire) && lends);
       const bool others = lenders & ~(1u << r);
-      if (count < kPieceElements || !others) CHECK(!run->borrowed());
+      if (count < kPieceElements || !others || on_wire) CHECK(!run->borrowed());
     }
-  });
+  };
+  on_ranks(ranks, c.make, body, kind);
 }
 
 void every_mix() {
@@ -68,7 +72,10 @@ void every_mix() {
     section(c.name);
     for (int ranks : {1, 2, 3, 4})
       for (uint32_t lenders : {0u, 1u, 2u, 5u, 15u})
-        for (bool in_place : {false, true}) run(c, ranks, lenders, in_place);
+        for (bool in_place : {false, true}) run(c, ranks, lenders, in_place, kShm);
+    for (const Kind* wire : {&kTcp, &kMixed})
+      for (uint32_t lenders : {0u, 5u, 15u})
+        for (bool in_place : {false, true}) run(c, 4, lenders, in_place, *wire);
   }
 }
 

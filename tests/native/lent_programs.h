@@ -79,8 +79,9 @@ inline void to_end(Interpreter& run) {
 }
 
 // `body(rank object, rank)` on a thread per rank.
-inline void on_ranks(int ranks, const Make& make, const std::function<void(LentRank&, int)>& body) {
-  auto world = kShm.make({ranks});
+inline void on_ranks(int ranks, const Make& make, const std::function<void(LentRank&, int)>& body,
+                     const Kind& kind = kShm) {
+  auto world = kind.make({ranks});
   std::vector<std::thread> all;
   for (int r = 0; r < ranks; ++r)
     all.emplace_back([&, r] {

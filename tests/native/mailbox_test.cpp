@@ -66,8 +66,10 @@ class Box {
   Mailbox mailbox_;
 };
 
+const Kind* kind = &kShm;  // what the ranks are connected by
+
 struct Ranks {
-  explicit Ranks(int n) : world(kShm.make({n})) {
+  explicit Ranks(int n) : world(kind->make({n})) {
     for (int r = 0; r < n; ++r) boxes.push_back(std::make_unique<Box>(*world, r, n));
   }
   Box& operator[](int r) { return *boxes[r]; }
@@ -397,6 +399,12 @@ int main() {
   for (const auto& [name, test] : tests) {
     section(name);
     test();
+  }
+  for (const Kind* wire : {&kTcp, &kMixed}) {
+    kind = wire;
+    section(wire == &kTcp ? "traffic over tcp" : "traffic over shm and tcp");
+    random_traffic();
+    both_ways();
   }
   return 0;
 }

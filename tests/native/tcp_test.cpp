@@ -171,16 +171,16 @@ void taken_back() {
 
 // What was published arrives though its writer is gone: from the kernel, from the slots, and before the socket was there.
 void writer_leaves() {
-  for (size_t bytes : {size_t{8}, size_t{8} << 20}) {
-    Two two(bytes);
-    for (uint64_t k = 0; k < 3; ++k) put(two, 0, bytes, 1, k);
-    two.port(0).settle(now_ns() + 50 * kMs);
-    if (bytes == 8) CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
-    two.leave(0);
-    for (uint64_t k = 0; k < 3; ++k) take(two, 1, bytes, 1, k, false);
-    two.receiver(1).flush();
-    CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
-  }
+  for (size_t bytes : {size_t{8}, size_t{8} << 20})
+    for (bool at_once : {true, false}) {
+      Two two(bytes);
+      for (uint64_t k = 0; k < 3; ++k) put(two, 0, bytes, 1, k);
+      if (!at_once) two.port(0).settle(now_ns() + 50 * kMs);
+      two.leave(0);
+      for (uint64_t k = 0; k < 3; ++k) take(two, 1, bytes, 1, k, false);
+      two.receiver(1).flush();
+      CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
+    }
 }
 
 // An error only after the time of grace, then for good, with rank, address and reason.
