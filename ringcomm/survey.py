@@ -59,7 +59,7 @@ def _introduction(here: Machine, offer: Offer, sources: Sources, wanted: Interfa
         "machine": here.id,
         "pid": os.getpid(),
         "cores": show_ranges(cores.allowed(sources.root)),
-        "addresses": routes.offers(chosen) or routes.link_local_offers(chosen),
+        "addresses": routes.offers(chosen) or [a.partition("%")[0] for a in routes.link_local_offers(chosen)],
         "name": offer.name,
         "secret": offer.secret,
     }

@@ -92,9 +92,9 @@ def offers(interfaces: Iterable[Interface]) -> list[str]:
 
 
 def link_local_offers(interfaces: Iterable[Interface]) -> list[str]:
-    """IPv6 link-local addresses of interfaces that are up, for hosts that have no other: good on one link only."""
-    texts = [a.address for one in interfaces if one.up and not one.loopback for a in one.addresses if a.family == 6]
-    return [text for text in texts if ipaddress.ip_address(text).is_link_local]
+    """`fe80::1%eth0`, for hosts that have no other addresses. What stands after % means something on this host only."""
+    pairs = [(a.address, one.name) for one in interfaces if one.up and not one.loopback for a in one.addresses]
+    return [f"{text}%{name}" for text, name in pairs if ":" in text and ipaddress.ip_address(text).is_link_local]
 
 
 def master_warning(name: str) -> str:

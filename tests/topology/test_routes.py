@@ -82,7 +82,7 @@ def test_the_ways_to_try_come_in_order_shared_and_fast_first_dead_ones_last() ->
 def test_a_link_local_address_is_tried_on_each_link_of_ours() -> None:
     found = routes(["fe80::7"], [LO, ETH, IB], kernel({"fe80::7%eth0": "fe80::5"}))
     assert found == [Route("fe80::7%eth0", "fe80::5", "eth0")]
-    assert link_local_offers([LO, ETH, IB, DOWN]) == ["fe80::5"]
+    assert link_local_offers([LO, ETH, IB, DOWN]) == ["fe80::5%eth0"]
 
 
 def test_no_way_is_said_with_the_kernels_reason() -> None:
