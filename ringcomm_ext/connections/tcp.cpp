@@ -22,10 +22,12 @@ class TcpConnections final : public Connections {
  public:
   TcpConnections(TcpGroup group, TcpPort& port, Doorbell& own, MemoryBudget& budget)
       : shared_{std::move(group), port, own, budget}, late_(port.loop()) {
+    registered_ = port.add_sender([this] { return late_.all_told(); });
     port.expect(shared_.group.topic, [this](const Greeting& greeting, int fd) { arrived(greeting, fd); });
   }
   ~TcpConnections() override {
     shared_.port.forget(shared_.group.topic);
+    shared_.port.forget_sender(registered_);
     late_.stop();
     for (const auto& [end, fd] : early_) close(fd);
   }
@@ -99,6 +101,7 @@ class TcpConnections final : public Connections {
 
   TcpShared shared_;
   LateCounts late_;
+  uint64_t registered_ = 0;  // at the port, for its settle()
   std::map<End, std::unique_ptr<TcpSender>> senders_;
   std::mutex mutex_;  // the poller brings sockets while receivers are made
   std::map<End, std::unique_ptr<TcpReceiver>> receivers_;

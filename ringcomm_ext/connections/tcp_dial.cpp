@@ -28,6 +28,7 @@ Diallers::~Diallers() {
   }
   for (auto& [id, d] : gone) {
     loop_.cancel(d->timer);
+    loop_.cancel(d->limit);
     hang_up(*d);
   }
 }
@@ -58,7 +59,20 @@ void Diallers::cancel(TcpPort::DialId& dial) {
     dials_.erase(it);
   }
   loop_.cancel(gone->timer);
+  loop_.cancel(gone->limit);
   hang_up(*gone);
+}
+
+void Diallers::hurry(Id dial, int64_t deadline_ns) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const auto it = dials_.find(dial);
+  if (it == dials_.end() || it->second->limit != 0) return;
+  it->second->limit = loop_.at(deadline_ns, [this, dial] { with(dial, &Diallers::late); });
+}
+
+void Diallers::late(Id id, Dial& d) {
+  d.deadline = now_ns();
+  silent(id, d);
 }
 
 // The poller's steps all come through here.
@@ -82,6 +96,11 @@ void Diallers::hang_up(Dial& d) {
 // ------------------------------------------------------------------------------------------------------------- one try
 
 void Diallers::begin(Id id, Dial& d) {
+  if (now_ns() >= d.deadline) {
+    if (!d.error) return silent(id, d);
+    d.error.cause = Cause::timeout;  // after rounds: the last reason is better than none
+    return finish(id, d);
+  }
   if (d.addresses.empty()) return next_address(id, d, "there is no address to dial");
   TcpAddress address;
   if (!parse_address(d.addresses[d.at], address)) return next_address(id, d, "this is no address");
@@ -101,7 +120,7 @@ void Diallers::begin(Id id, Dial& d) {
 }
 
 void Diallers::silent(Id id, Dial& d) {
-  d.error.cause = Cause::timeout;
+  d.silent = true;
   next_address(id, d, d.phase == Phase::connecting ? "it did not answer in time" : "it accepted and said nothing more");
 }
 
@@ -179,12 +198,17 @@ void Diallers::next_address(Id id, Dial& d, const std::string& why) {
   hang_up(d);
   const std::string address = d.at < d.addresses.size() ? d.addresses[d.at] : "any address";
   const std::string others = d.addresses.size() > 1 ? ", the last of " + std::to_string(d.addresses.size()) : "";
-  if (d.error.cause != Cause::timeout || now_ns() < d.deadline) d.error.cause = Cause::connection;
+  const bool late = now_ns() >= d.deadline;
+  d.error.cause = late ? Cause::timeout : Cause::connection;
   std::snprintf(d.error.text, sizeof d.error.text, "ringcomm: cannot connect to %s%s: %s", address.c_str(),
                 others.c_str(), why.c_str());
-  if (++d.at >= d.addresses.size()) return finish(id, d);
   d.refusals = 0;
-  wait(id, d, 0, &Diallers::begin);
+  if (late) return finish(id, d);
+  if (++d.at < d.addresses.size()) return wait(id, d, 0, &Diallers::begin);
+  if (!d.silent) return finish(id, d);
+  d.silent = false;  // whoever said nothing may only be stopped
+  d.at = 0;
+  wait(id, d, std::min(d.deadline, now_ns() + kLongestRetryNs), &Diallers::begin);
 }
 
 void Diallers::finish(Id id, Dial& d) {
@@ -209,7 +233,10 @@ void Diallers::deliver(Id id) {
   done(fd, error);
   done = nullptr;
   const std::lock_guard<std::mutex> hold(mutex_);
-  dials_.erase(id);
+  const auto it = dials_.find(id);
+  if (it == dials_.end()) return;
+  loop_.cancel(it->second->limit);
+  dials_.erase(it);
 }
 
 }  // namespace ringcomm

@@ -31,6 +31,7 @@ TcpLink::~TcpLink() {
     const bool waits = fd_.load() < 0 && !broken() && outbox_.published.load() > 0 && !owes_lent();
     if (waits) {
       dial_->rest = rest();
+      port.hurry(dial_id_, now_ns() + port.options().linger_ns);
       return;
     }
   }

@@ -69,12 +69,15 @@ class TcpPort {
   virtual void forget(const Nonce& topic) = 0;
 
   // Tries the addresses in order ("10.0.0.1:4711", "[fe80::1%eth0]:4711"), greets, and calls `done` once, never from inside dial(). A refusal goes on
-  // to the next address at once, silence after a share of the time; a socket that is closed during the handshake is tried again until the deadline.
+  // to the next address at once, silence after a while where there are others. If all have failed, those that were silent get another round, until the
+  // deadline; so does a socket that is closed during the handshake.
   // The error: Cause::connection (timeout where the deadline passed), text with the last address and errno's text.
   virtual DialId dial(std::vector<std::string> addresses, const Greeting& greeting, int64_t deadline_ns,
                       Dialled done) = 0;
   // As forget(): afterwards `done` will not be called and is not running.
   virtual void cancel(DialId& dial) = 0;
+  // The caller has less time than it said.
+  virtual void hurry(DialId dial, int64_t deadline_ns) = 0;
 
   // An orderly end of a socket whose owner is gone: sends `rest`, then closes without cutting off what the kernel still holds (a plain close() would,
   // where acknowledgements lie unread). Takes over the descriptor. At most options().linger_ns.

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "connections/tcp_address.h"
+#include "connections/tcp_linger.h"
 
 namespace ringcomm {
 namespace {
@@ -21,7 +22,9 @@ constexpr size_t kMovable = 256;        // what is moved for the sake of alignme
 TcpReceiver::TcpReceiver(TcpShared& shared, LateCounts& late, size_t capacity, int peer)
     : shared_(shared), late_(late), capacity_(capacity), peer_(peer) {}
 
+// What was flushed is known to the writer, also of who leaves at once.
 TcpReceiver::~TcpReceiver() {
+  send_count();
   shared_.port.loop().remove(watch_);
   if (const int fd = fd_.load(); fd >= 0) close(fd);
 }
@@ -127,6 +130,7 @@ void TcpReceiver::flush() {
     return late_.note();
   asked_ = false;
   send_count();
+  if (counted_.load() != released_) late_.note();  // the kernel had no room for it, or the poller is at one
 }
 
 bool TcpReceiver::count_late() {
@@ -135,6 +139,11 @@ bool TcpReceiver::count_late() {
   if (flushed == seen_late_) send_count();
   seen_late_ = flushed;
   return true;
+}
+
+bool TcpReceiver::told() const {
+  const int fd = fd_.load();
+  return fd < 0 || (counted_.load() == flushed_.load() && reached_peer(fd));
 }
 
 // As TcpLink::push: who finds the other at it leaves. A count that the kernel has no room for is owed still: the late look comes back for it.
@@ -151,7 +160,7 @@ void TcpReceiver::send_count() {
     std::memcpy(&counted, count_, sizeof counted);
     if (count_left_ == 0) counted_.store(counted, std::memory_order_seq_cst);
     counting_.store(false, std::memory_order_seq_cst);
-    if (full) return late_.note();
+    if (full) return;
   }
 }
 
@@ -187,6 +196,11 @@ void LateCounts::stop() {
     timer = timer_;
   }
   loop_.cancel(timer);
+}
+
+bool LateCounts::all_told() {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  return std::all_of(receivers_.begin(), receivers_.end(), [](const TcpReceiver* r) { return r->told(); });
 }
 
 void LateCounts::schedule() {

@@ -26,7 +26,8 @@ class LateCounts {
   explicit LateCounts(EventLoop& loop) : loop_(loop) {}
   ~LateCounts();
   void add(TcpReceiver* receiver);
-  void stop();  // nothing is looked at afterwards
+  void stop();      // nothing is looked at afterwards
+  bool all_told();  // and the writers' kernels know
   // Something is owed. Any thread; one load where a look is due already.
   void note() {
     if (!due_.load(std::memory_order_seq_cst) && !due_.exchange(true, std::memory_order_seq_cst)) schedule();
@@ -53,6 +54,7 @@ class TcpReceiver final : public Receiver {
   bool attach(int fd);
   // The poller: true if something is owed and has been for a look.
   bool count_late();
+  bool told() const;  // nothing is owed, and what was sent has reached the writer's kernel
 
   const char* peek(size_t bytes, uint32_t* tag) override;
   void release() override;

@@ -147,6 +147,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void spoil(Request& request) const;
   void deliver(Ended& ended);
   void settle(const Stall& stall, Ended& ended);
+  void post_failure(Error& error);
   void fail(Error error);
   void end_all(Ended& ended);
   bool gone(int rank) const;

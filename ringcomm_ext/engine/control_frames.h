@@ -13,7 +13,7 @@
 
 namespace ringcomm {
 
-enum class FrameKind : uint32_t { hello = 1, report, ask, failure, verdict, give_up };
+enum class FrameKind : uint32_t { hello = 1, report, ask, failure, verdict, give_up, propose };
 
 struct FrameHead {
   uint32_t bytes;  // of the body
@@ -48,6 +48,7 @@ struct AskBody {
   int32_t rank;  // who asks
 };
 
+// failure, propose
 struct FailureBody {
   Nonce topic;
   int32_t rank;  // who says so

@@ -79,6 +79,11 @@ void ControlGroup::tell_failure(const Error& error) const {
   each_remote([&](int, ControlLink& link) { link.send(FrameKind::failure, failure); });
 }
 
+void ControlGroup::propose(int judge, const Error& error) const {
+  if (const auto p = process(judge); p && p->remote())
+    p->link->send(FrameKind::propose, FailureBody{topic_, rank_, error});
+}
+
 void ControlGroup::tell_verdict() const {
   const RollCall roll = board_.roll_call();
   std::vector<uint32_t> words;
@@ -148,10 +153,17 @@ bool ControlGroup::take(FrameKind kind, const std::string& body, const PeerProce
     if (Error error; board_.read_error(error)) from.link->send(FrameKind::failure, FailureBody{topic_, rank_, error});
     return true;
   }
-  if (FailureBody failure; kind == FrameKind::failure && unpack(body, failure)) {
+  if (FailureBody failure; (kind == FrameKind::failure || kind == FrameKind::propose) && unpack(body, failure)) {
     failure.error.host[sizeof failure.error.host - 1] = 0;
     failure.error.text[sizeof failure.error.text - 1] = 0;
-    if (failure.error && board_.post(failure.error)) ring_node();
+    const bool is_first = failure.error && board_.post(failure.error);
+    if (is_first) ring_node();
+    if (kind == FrameKind::propose) {
+      if (is_first)
+        tell_failure(failure.error);
+      else if (Error error; board_.read_error(error))
+        from.link->send(FrameKind::failure, FailureBody{topic_, rank_, error});
+    }
     return true;
   }
   if (RollBody roll; (kind == FrameKind::verdict || kind == FrameKind::give_up) && unpack(body, roll, true)) {

@@ -3,6 +3,7 @@
 //   its state, its last calls, the monitored barrier it came to     report    when the state changes, at each monitored barrier, and as an answer
 //   "what have you to say?"                                          ask       while this rank waits; one at a time to each rank
 //   why the group has failed                                         failure   once, by who failed it; and as an answer
+//   "this is why it has failed; is it?"                              propose    to one rank, whose board decides (Communicator::post_failure)
 //   the verdict of a monitored barrier; "give it up"                 verdict, give_up     (monitored.cpp)
 //
 // Nothing is told that nobody waits for: a call costs no frame. A rank that does not answer is stopped, or far behind; that it is dead is the control
@@ -40,6 +41,7 @@ class ControlGroup {
 
   void tell() const;
   void tell_failure(const Error& error) const;
+  void propose(int judge, const Error& error) const;
   void tell_verdict() const;
   void ask_to_give_up(uint32_t number) const;  // asks rank 0
 

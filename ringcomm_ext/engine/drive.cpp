@@ -11,6 +11,8 @@ namespace {
 constexpr int64_t kLongestSleepNs = 200'000'000;  // between looks at signals and deadlines
 constexpr int64_t kLookNs = 100'000'000;          // between looks at boards and queues for what is late or wrong
 constexpr int64_t kOnTheWayNs = 500'000'000;      // guessed: a few retransmissions of a lost packet
+constexpr int64_t kJudgeNs = 300'000'000;         // guessed: a poller answers within milliseconds
+constexpr int64_t kJudgeNapNs = 100'000;
 constexpr int64_t kStoppedNs = 2'000'000'000;  // a peer stopped for so long is not waited for when a group is destroyed
 
 // While another thread has the lane and there is no one event to wait for.
@@ -93,12 +95,25 @@ void Communicator::settle(const Stall& stall, Ended& ended) {
   end_all(ended);
 }
 
-// The culprit stands on the board before any exception is raised, here or elsewhere; the first cause wins.
-void Communicator::fail(Error error) {
+// Ranks of several nodes may see the same death in the same moment, and each would tell it from its own side. So the lowest rank that is there decides: its
+// node's board has one first cause, and everybody is told that. Where it does not answer, this node's board decides for itself.
+void Communicator::post_failure(Error& error) {
+  int judge = 0;
+  while (control_ && judge < spec_.rank && (gone(judge) || stopped(judge))) ++judge;
+  if (control_ && spec_.peers[judge].remote()) {
+    control_->propose(judge, error);
+    const int64_t until = now_ns() + kJudgeNs;
+    while (!board_.failed() && !gone(judge) && now_ns() < until) engine_.nap_for_frames(kJudgeNapNs);
+  }
   if (!board_.post(error))
     board_.read_error(error);
   else if (control_)
     control_->tell_failure(error);
+}
+
+// The culprit stands on the board before any exception is raised, here or elsewhere; the first cause wins.
+void Communicator::fail(Error error) {
+  post_failure(error);
   {
     const std::lock_guard<std::mutex> hold(error_mutex_);
     if (!error_) error_ = error;

@@ -108,11 +108,14 @@ NodeProcesses::Body call_until_failure(int64_t timeout_ns) {
 }
 
 void names_culprit(NodeProcesses& world, int culprit, int64_t since, double within, Cause cause) {
+  std::string first;
   for (int r = 0; r < world.ranks(); ++r) {
     if (r == culprit) continue;
     double seconds = 0;
     const Error e = world.failure_of(r, since, &seconds);
     std::printf("    rank %d after %.2f s: %s\n", r, seconds, e.text);
+    if (first.empty()) first = e.text;
+    CHECK_EQ(first, std::string(e.text));
     CHECK(e.cause == cause);
     CHECK_EQ(e.rank, culprit);
     CHECK_EQ(e.pid, static_cast<int>(world.pid(culprit)));

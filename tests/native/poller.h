@@ -30,10 +30,14 @@ class Poller {
     thread_ = std::thread([this] { run(); });
   }
   ~Poller() {
+    stop();
+    close(epoll_), close(stop_);
+  }
+  void stop() {
+    if (!thread_.joinable()) return;
     const uint64_t one = 1;
     CHECK(write(stop_, &one, sizeof one) == sizeof one);
     thread_.join();
-    close(epoll_), close(stop_);
   }
   EventLoop& loop() { return *loop_; }
 

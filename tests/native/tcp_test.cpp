@@ -44,6 +44,7 @@ class Two {
   Sender& sender(int r) { return *sides_[r].connections->sender(ConnectionKind::pair, 0, 1 - r); }
   Receiver& receiver(int r) { return *sides_[r].connections->receiver(ConnectionKind::pair, 0, 1 - r); }
   void leave(int r) { sides_[r].connections.reset(); }
+  void stop(int r) { sides_[r].poller.stop(); }
   void close_port(int r) { sides_[r].port.reset(); }
 
  private:
@@ -135,6 +136,21 @@ void counts() {
   }
 }
 
+// A reader that flushes and leaves at once has told its writer.
+void reader_flushes_and_leaves() {
+  for (bool at_exit : {false, true}) {
+    Two two;
+    put(two, 0, 8, 1, 0);
+    take(two, 1, 8, 1, 0);
+    if (at_exit)
+      CHECK(two.port(1).settle(now_ns() + 10 * kSecond));
+    else
+      two.leave(1);
+    if (at_exit) two.stop(1);
+    sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
+  }
+}
+
 // Lent memory is the caller's again when the kernel has it, read or not.
 void returned() {
   Two two(size_t{1} << 20);
@@ -151,8 +167,8 @@ void returned() {
 // After take_back() the memory may hold anything: the reader sees what was lent, whole, or nothing.
 void taken_back() {
   constexpr size_t kBytes = size_t{64} << 20;
-  Two two(kBytes);
   std::vector<char> memory(kBytes, 'a');
+  Two two(kBytes);
   Sender& to = two.sender(0);
   put(two, 0, 8, 1, 0);
   take(two, 1, 8, 1, 0);
@@ -238,8 +254,8 @@ void unreachable() {
 }
 
 void no_memory_to_read() {
+  std::vector<char> memory(1 << 20);  // outlives the link that is lent it
   Two two(size_t{1} << 20, 100 * kMs, size_t{1} << 20);
-  std::vector<char> memory(1 << 20);
   sleep_until(two.bell(0), [&] { return two.sender(0).reserve(0); });
   two.sender(0).lend(memory.data(), memory.size(), 1);
   uint32_t tag;
@@ -269,6 +285,7 @@ int main() {
       {"to and fro, asleep", to_and_fro},
       {"streams, asleep", streams_asleep},
       {"counts", counts},
+      {"a reader flushes and leaves", reader_flushes_and_leaves},
       {"returned", returned},
       {"taken back", taken_back},
       {"a writer leaves", writer_leaves},
