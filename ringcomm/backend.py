@@ -97,7 +97,7 @@ def _join(
     seed = extension.seed(rank=rank, **plan.layout())
 
     def exchange(card: dict[str, Any], group: str) -> list[dict[str, Any]]:
-        left = max(0.001, deadline - time.monotonic())
+        left = timeout.total_seconds() if group == name else max(0.1, round(deadline - time.monotonic(), 1))
         return bootstrap.exchange(store or own_store, rank, ranks, card, left, group)
 
     mine = {**seed.card(), **process.facts(), **wires.card(), "digest": plan.digest}

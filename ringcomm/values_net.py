@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringcomm.errors import ConfigError
@@ -131,7 +130,3 @@ class NetKind:
 
     def show(self, value: object) -> str:
         return str(value)
-
-
-def listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"

@@ -147,6 +147,7 @@ def _offered(settings: Config, every: Sequence[Interface]) -> list[str]:
     elif settings.connections.across != "tcp":
         loops = []
     found += [address.address for one in loops for address in one.addresses]
+    found = [address for address in found if routes.is_ready(address)]
     if found:
         return found
     there = ", ".join(f"{one.name} ({_state(one)})" for one in every) or "none"

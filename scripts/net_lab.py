@@ -157,9 +157,10 @@ class Lab:
             f"ip addr add {self.address(host, family)}/{bits} dev eth0 {more}\n"
             for family, bits, more in ((4, 24, ""), (6, 64, "nodad"))
         )
-        # nodad: the address may be used at once. The burst is what 10 ms of 1 Gbit/s are.
-        inside += "ip link set eth0 up\n"
+        # Without detection of duplicates the addresses, also the link-local one, may be used at once.
+        inside += "echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad || true\nip link set eth0 up\n"
         if self.rate is not None:
+            # The burst is what 10 ms of 1 Gbit/s are.
             inside += f"tc qdisc add dev eth0 root tbf rate {self.rate} burst 1250kb latency 50ms\n"
         _run(["nsenter", f"--target={pid}", "--net", *self._user(), "--", "sh", "-ec", inside])
 

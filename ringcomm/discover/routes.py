@@ -97,6 +97,17 @@ def link_local_offers(interfaces: Iterable[Interface]) -> list[str]:
     return [f"{text}%{name}" for text, name in pairs if ":" in text and ipaddress.ip_address(text).is_link_local]
 
 
+def is_ready(address: str) -> bool:
+    """Whether one can listen there: not while IPv6 still looks whether somebody else has the address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(socket.getaddrinfo(address, 0, family, socket.SOCK_STREAM)[0][4])
+    except OSError:
+        return False
+    return True
+
+
 def master_warning(name: str) -> str:
     """'' or what is wrong with MASTER_ADDR as seen from here: a name that this machine resolves to its own loopback."""
     try:

@@ -119,8 +119,7 @@ def test_a_host_without_any_address_is_named(tmp_path: Path) -> None:
 
 
 def ruled(rank: int, world: int) -> None:
-    rules = [{"nodes": 2, "schedule": "tree"}, {"schedule": "ring"}]
-    dist.init_process_group("ringcomm", pg_options={"policy": {"all_reduce": rules}})
+    dist.init_process_group("ringcomm")
     dist.all_reduce(torch.ones(4))
     dist.all_reduce(torch.ones(4), group=dist.new_group([0, 1] if rank < 2 else [2, 3], use_local_synchronization=True))
     dist.barrier()
@@ -128,11 +127,13 @@ def ruled(rank: int, world: int) -> None:
 
 
 def test_rules_see_how_many_hosts_a_group_spans(two: Lab, tmp_path: Path) -> None:
-    log: dict[str, str | None] = {"RINGCOMM_DEBUG": "INFO", "RINGCOMM_DEBUG_FILE": str(tmp_path / "log-%r")}
-    run_on(two, 2, ruled, env=log)
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("policy: {all_reduce: [{nodes: 2, schedule: tree}, {schedule: ring}]}\n")
+    env: dict[str, str | None] = {"RINGCOMM_DEBUG": "INFO", "RINGCOMM_DEBUG_FILE": str(tmp_path / "log-%r")}
+    run_on(two, 2, ruled, env={**env, "RINGCOMM_CONFIG": str(rules)})
     lines = (tmp_path / "log-0").read_text().splitlines()
-    rules = [line.split("->")[1].split()[0] for line in lines if "all_reduce" in line and "->" in line]
-    assert rules[:2] == ["tree", "ring"], lines
+    taken = [line.split("->")[1].split()[0] for line in lines if "all_reduce" in line and "->" in line]
+    assert taken[:2] == ["tree", "ring"], lines
     assert any("4 ranks on 2 nodes (host0: 2, host1: 2); over shm+tcp" in line for line in lines), lines
 
 

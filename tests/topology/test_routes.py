@@ -13,7 +13,16 @@ import pytest
 from ringcomm.discover.addresses import addresses
 from ringcomm.discover.interfaces import interfaces
 from ringcomm.discover.opening import Offer, can_open
-from ringcomm.discover.routes import Route, best_route, link_local_offers, master_warning, offers, route, routes
+from ringcomm.discover.routes import (
+    Route,
+    best_route,
+    is_ready,
+    link_local_offers,
+    master_warning,
+    offers,
+    route,
+    routes,
+)
 from ringcomm.facts import Address, Interface
 
 LO = Interface("lo", True, 65536, loopback=True, addresses=(Address("127.0.0.1", 8), Address("::1", 128)))
@@ -83,6 +92,10 @@ def test_a_link_local_address_is_tried_on_each_link_of_ours() -> None:
     found = routes(["fe80::7"], [LO, ETH, IB], kernel({"fe80::7%eth0": "fe80::5"}))
     assert found == [Route("fe80::7%eth0", "fe80::5", "eth0")]
     assert link_local_offers([LO, ETH, IB, DOWN]) == ["fe80::5%eth0"]
+
+
+def test_an_address_is_ready_where_one_can_listen() -> None:
+    assert is_ready("127.0.0.1") and not is_ready("198.51.100.1") and not is_ready("fe80::1%nowhere")
 
 
 def test_no_way_is_said_with_the_kernels_reason() -> None:
