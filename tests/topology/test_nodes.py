@@ -27,7 +27,7 @@ def loaded(**sections: Any) -> config.Config:
 
 def test_a_machine_is_a_node_numbered_by_its_lowest_rank() -> None:
     assert nodes.numbers(loaded(), range(5), cards("b", "a", "b", "c", "a")) == [0, 1, 0, 2, 1]
-    assert nodes.count(loaded(), range(3), cards("a", "b", "a")) == 2
+    assert nodes.places(loaded(), range(3), cards("a", "b", "a")) == (0, 1, 0)
 
 
 def test_declared_nodes_of_one_machine_are_apart_only_where_tcp_is_asked_for() -> None:
@@ -37,7 +37,9 @@ def test_declared_nodes_of_one_machine_are_apart_only_where_tcp_is_asked_for() -
     tcp = loaded(topology=shape, connections={"across": "tcp"})
     assert nodes.numbers(tcp, range(4), here) == [0, 0, 1, 1]
     assert nodes.numbers(tcp, [3, 1, 2], here[:3]) == [0, 1, 0]
-    assert nodes.count(loaded(topology=shape), range(4), here) == 2, "rules see the declared ones in any case"
+    assert nodes.places(loaded(topology=shape), range(4), here) == (0, 0, 1, 1), (
+        "rules see the declared ones in any case"
+    )
     # What is declared to be one node, but is not one machine, does not share memory.
     assert nodes.numbers(tcp, range(4), cards("a", "b", "a", "a")) == [0, 1, 2, 2]
 
@@ -45,7 +47,8 @@ def test_declared_nodes_of_one_machine_are_apart_only_where_tcp_is_asked_for() -
 def test_memory_is_laid_out_for_the_most_channels_any_number_of_nodes_could_ask_for() -> None:
     rules = [{"nodes": 2, "schedule": "ring", "channels": 4}, {"schedule": "ring", "channels": 2}]
     settings = loaded(policy={"all_reduce": rules})
-    assert [policy.most_channels(settings, 4, n) for n in (None, 1, 2, 3)] == [4, 2, 4, 2]
+    placed = [None, (0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 2, 2)]
+    assert [policy.most_channels(settings, 4, nodes) for nodes in placed] == [4, 2, 4, 2]
     assert policy.most_channels(settings, 1, None) == 2
     with pytest.raises(ConfigError, match="no rule"):
         policy.most_channels(loaded(policy={"all_reduce": [{"nodes": 9, "schedule": "ring"}]}), 4, None)
