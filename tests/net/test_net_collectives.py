@@ -54,8 +54,10 @@ def all_cases(rank: int, world: int, backend: str, chosen: list[Case]) -> list[s
     return wrong
 
 
-@pytest.mark.parametrize("per_host", [1, 2])
-@pytest.mark.parametrize("backend", ["gloo", "ringcomm"])
+@pytest.mark.parametrize(
+    ("backend", "per_host"),
+    [("gloo", 1), pytest.param("gloo", 2, marks=pytest.mark.long), ("ringcomm", 1), ("ringcomm", 2)],
+)
 def test_every_collective_between_two_hosts(two: Lab, backend: str, per_host: int) -> None:
     chosen = cases(2 * per_host, backend)
     assert {case.operation for case in chosen} >= (set(MOVING) | set(REDUCING)) - NOT_GLOO

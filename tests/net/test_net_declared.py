@@ -22,7 +22,7 @@ def declared(each: int) -> dict[str, str | None]:
     return {"RINGCOMM_ACROSS": "tcp", "RINGCOMM_RANKS_PER_NODE": str(each)}
 
 
-@pytest.mark.parametrize(("world", "each"), [(2, 1), (4, 2), (3, 2)])
+@pytest.mark.parametrize(("world", "each"), [(2, 1), (4, 2), pytest.param(3, 2, marks=pytest.mark.long)])
 def test_every_collective_between_declared_nodes(rank_pool: Pools, world: int, each: int) -> None:
     check(rank_pool(world, backend="ringcomm", env=declared(each)), cases(world, "ringcomm"), timeout=300)
 
