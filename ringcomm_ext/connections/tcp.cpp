@@ -64,6 +64,7 @@ class TcpConnections final : public Connections {
   }
 
   Sender* sender(const End& end, size_t capacity, const char* what) {
+    const std::lock_guard<std::mutex> hold(mutex_);  // collectives and messages make theirs in threads of their own
     auto& s = senders_[end];
     if (s) return s.get();
     std::vector<TcpSender::Reader> readers;

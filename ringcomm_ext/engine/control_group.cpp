@@ -33,11 +33,13 @@ Fingerprint unpacked(const CallBody& c) {
 
 }  // namespace
 
-ControlGroup::ControlGroup(const Nonce& topic, int rank, int ranks, Board board, std::function<void()> wake)
+ControlGroup::ControlGroup(const Nonce& topic, int rank, int ranks, Board board, std::shared_ptr<void> keep,
+                           std::function<void()> wake)
     : topic_(topic),
       rank_(rank),
       ranks_(ranks),
       board_(std::move(board)),
+      keep_(std::move(keep)),
       wake_(std::move(wake)),
       questions_(static_cast<size_t>(ranks)),
       processes_(static_cast<size_t>(ranks)) {}

@@ -27,8 +27,9 @@ namespace ringcomm {
 
 class ControlGroup {
  public:
-  // `wake`: whoever waits in this process must look again.
-  ControlGroup(const Nonce& topic, int rank, int ranks, Board board, std::function<void()> wake);
+  // `keep` owns the board's memory: a frame may be under way when the group is gone. `wake`: whoever waits in this process must look again.
+  ControlGroup(const Nonce& topic, int rank, int ranks, Board board, std::shared_ptr<void> keep,
+               std::function<void()> wake);
   ControlGroup(const ControlGroup&) = delete;
   ControlGroup& operator=(const ControlGroup&) = delete;
 
@@ -71,6 +72,7 @@ class ControlGroup {
   const Nonce topic_;
   const int rank_, ranks_;
   Board board_;
+  const std::shared_ptr<void> keep_;
   const std::function<void()> wake_;
   std::vector<Question> questions_;
   std::atomic<int64_t> next_ask_{0};

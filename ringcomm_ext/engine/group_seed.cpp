@@ -173,10 +173,11 @@ bool GroupSeed::make_control(const std::vector<PeerCard>& cards, GroupSpec& spec
     return false;
   }
   Engine* const engine = &engine_;
-  spec.control = std::make_shared<ControlGroup>(topic, rank_, layout_.ranks, spec.board, [engine] {
-    engine->doorbell().ring_always();
-    engine->wake_drivers();
-  });
+  spec.control = std::make_shared<ControlGroup>(topic, rank_, layout_.ranks, spec.board,
+                                                spec.peers[leader_of(cards, rank_)].segment, [engine] {
+                                                  engine->doorbell().ring_always();
+                                                  engine->wake_drivers();
+                                                });
   for (int r = 0; r < layout_.ranks; ++r)
     if (spec.peers[r].process) spec.control->join(r, spec.peers[r].process);
   // Before the first socket is there: nothing that is said about it from here on is lost but what comes before; that is asked for.

@@ -80,7 +80,8 @@ class Cluster {
   // Groups first: their segments give memory back to the engines' budgets.
   ~Cluster() {
     for (auto& group : groups_)
-      for (Group& g : *group) engines_[static_cast<size_t>(g.seed->rank())]->remove(g.comm.get());
+      for (Group& g : *group)
+        if (g.seed) engines_[static_cast<size_t>(g.seed->rank())]->remove(g.comm.get());
     groups_.clear();
   }
 

@@ -149,7 +149,7 @@ struct Side {
   void make(const Nonce& topic, int rank) {
     memory.assign(Board::bytes(2) + 64, 0);
     char* const aligned = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
-    group = std::make_shared<ControlGroup>(topic, rank, 2, Board(aligned, 2, rank, {rank != 0, rank != 1}),
+    group = std::make_shared<ControlGroup>(topic, rank, 2, Board(aligned, 2, rank, {rank != 0, rank != 1}), nullptr,
                                            [this] { ++wakes; });
   }
   Board& board() { return group->board(); }

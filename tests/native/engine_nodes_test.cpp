@@ -65,6 +65,23 @@ void leaves_at_once(const std::vector<int>& nodes) {
   }
 }
 
+// A rank may destroy the group while the others still tell it that they have come.
+void gone_as_soon_as_made() {
+  ClusterOptions options;
+  options.ranks = 3, options.nodes = {0, 1, 2};
+  Cluster cluster(options);
+  for (int round = 0; round < 40; ++round) {
+    std::vector<Group>& group = cluster.make_group("short" + std::to_string(round));
+    cluster.each_rank([&](int r) {
+      if (r == 1) usleep(1000);
+      group[r].comm->leave(now_ns(), false);
+      cluster.engine(r).remove(group[r].comm.get());
+      group[r].comm.reset();
+      group[r].seed.reset();
+    });
+  }
+}
+
 void monitored(const std::vector<int>& nodes) {
   ClusterOptions options;
   options.ranks = static_cast<int>(nodes.size()), options.nodes = nodes;
@@ -216,6 +233,8 @@ int main() {
   section("one leaves at once");
   leaves_at_once({0, 1});
   leaves_at_once({0, 0, 1});
+  section("gone as soon as made");
+  gone_as_soon_as_made();
   section("monitored barrier");
   monitored({0, 0, 1});
   monitored({0, 1, 2});
