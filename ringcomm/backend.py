@@ -95,18 +95,15 @@ def _join(
     process.start_log(extension, settings, rank, numbers)
     plan = plans.of_group(settings, ranks, config_topology.nodes_of(settings, numbers), extension)
     seed = extension.seed(rank=rank, **plan.layout())
-
-    def exchange(card: dict[str, Any], group: str) -> list[dict[str, Any]]:
-        left = timeout.total_seconds() if group == name else max(0.1, round(deadline - time.monotonic(), 1))
-        return bootstrap.exchange(store or own_store, rank, ranks, card, left, group)
-
+    exchange = partial(bootstrap.exchange, store or own_store, rank, ranks)
     mine = {**seed.card(), **process.facts(), **wires.card(), "digest": plan.digest}
-    cards = exchange(mine, name)
+    cards = exchange(mine, timeout.total_seconds(), name)
     bootstrap.check_agreement(cards)
     node = nodes.numbers(settings, numbers, cards)
     dialled: list[list[str]] = [[] for _ in cards]
     if len(set(node)) > 1:
-        cards = wires.introduced(extension, settings, store or own_store, name, cards, exchange)
+        left = max(0.1, round(deadline - time.monotonic(), 1))
+        cards = wires.introduced(extension, settings, store or own_store, name, cards, partial(exchange, timeout=left))
         dialled = wires.targets(cards, rank, node)
         wires.log_once(extension, settings, cards, rank, node)
     peers = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from ringcomm import config_topology
@@ -18,15 +18,16 @@ def numbers(settings: Config, members: Sequence[int], cards: Sequence[Mapping[st
     """
     shape = config_topology.of_group(settings, members) if settings.connections.across == "tcp" else None
     apart = [rank.node for rank in shape.ranks] if shape is not None else [0] * len(members)
-    places = [(card["machine"], node) for card, node in zip(cards, apart, strict=True)]
-    order = {place: number for number, place in enumerate(dict.fromkeys(places))}
-    return [order[place] for place in places]
+    return _numbered([(card["machine"], node) for card, node in zip(cards, apart, strict=True)])
 
 
 def places(settings: Config, members: Sequence[int], cards: Sequence[Mapping[str, Any]]) -> tuple[Place, ...]:
     """Where policy rules see each rank: on the declared nodes, else on the machines the ranks turned out to be on."""
     declared = config_topology.nodes_of(settings, members)
-    if declared is not None:
-        return declared
-    order = {machine: number for number, machine in enumerate(dict.fromkeys(card["machine"] for card in cards))}
-    return tuple(order[card["machine"]] for card in cards)
+    return declared if declared is not None else tuple(_numbered([card["machine"] for card in cards]))
+
+
+def _numbered(marks: Sequence[Hashable]) -> list[int]:
+    """Equal marks get one number, in the order in which they come."""
+    order = {mark: number for number, mark in enumerate(dict.fromkeys(marks))}
+    return [order[mark] for mark in marks]

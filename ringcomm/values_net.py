@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ringcomm.errors import ConfigError
 from ringcomm.located import Located
+from ringcomm.values import Choice
 
 _NAME = re.compile(r"[^\s,=^/]{1,15}")  # what the kernel allows, less our marks
 _RANGE = re.compile(r"\s*([0-9]+)\s*[-:]\s*([0-9]+)\s*")
@@ -114,19 +115,12 @@ class PortsKind:
         return f"{value[0]}-{value[1]}"
 
 
-class NetKind:
+@dataclass(frozen=True)
+class NetKind(Choice):
     """Which network carries data between machines."""
 
-    words = ("auto", "tcp")
+    words: tuple[str, ...] = ("auto", "tcp")
 
     @property
     def allowed(self) -> str:
-        return "auto or tcp (verbs is not there yet)"
-
-    def parse(self, raw: object) -> str:
-        if raw not in self.words:
-            raise ValueError
-        return str(raw)
-
-    def show(self, value: object) -> str:
-        return str(value)
+        return f"{' or '.join(self.words)} (verbs is not there yet)"

@@ -101,9 +101,8 @@ def log_once(extension: Any, settings: Config, cards: Sequence[Card], rank: int,
 
 def _ways_to(peer: Card, mine: Card) -> list[Route]:
     key = tuple(peer["addresses"])
-    if (
-        peer["machine"] == mine["machine"]
-    ):  # nodes by declaration only: all addresses are ours too, loopback the nearest
+    # Nodes by declaration only: all addresses are ours too, loopback the nearest.
+    if peer["machine"] == mine["machine"]:
         return [
             Route(address, address, "loopback" if _loopback(address) else "own")
             for address in sorted(key, key=lambda a: not _loopback(a))

@@ -1,7 +1,6 @@
 #include "connections/fd_exchange.h"
 
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -11,6 +10,8 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+
+#include "core/random_bytes.h"
 
 namespace ringcomm {
 namespace {
@@ -72,15 +73,7 @@ int receive_fds(int socket, std::vector<int>& fds) {
 
 }  // namespace
 
-Nonce fresh_nonce() {
-  Nonce n;
-  size_t have = 0;
-  while (have < n.size()) {
-    const ssize_t got = getrandom(n.data() + have, n.size() - have, 0);
-    if (got > 0) have += static_cast<size_t>(got);
-  }
-  return n;
-}
+Nonce fresh_nonce() { return random_bytes<sizeof(Nonce)>(); }
 
 std::string to_hex(const Nonce& nonce) {
   std::string text;

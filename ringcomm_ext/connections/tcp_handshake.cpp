@@ -1,10 +1,10 @@
 #include "connections/tcp_handshake.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
+
+#include "core/random_bytes.h"
 
 namespace ringcomm {
 namespace {
@@ -28,15 +28,7 @@ Digest sign(const std::string& key, const char* who, const Challenge& a, const C
 
 }  // namespace
 
-Challenge fresh_challenge() {
-  Challenge c;
-  size_t have = 0;
-  while (have < c.size()) {
-    const ssize_t got = getrandom(c.data() + have, c.size() - have, 0);
-    if (got > 0) have += static_cast<size_t>(got);
-  }
-  return c;
-}
+Challenge fresh_challenge() { return random_bytes<sizeof(Challenge)>(); }
 
 bool has_magic(const uint8_t* data, size_t bytes) {
   return std::memcmp(data, kMagic, std::min(bytes, sizeof kMagic)) == 0;

@@ -19,7 +19,7 @@ struct alignas(64) Board::BoardLine {
   std::atomic<uint64_t> sequence;  // 0 while the rest is being written
   std::atomic<uint64_t> bytes;
   std::atomic<int64_t> since;
-  std::atomic<uint32_t> what;  // collective | dtype << 8 | op << 16 | uniform << 24
+  std::atomic<uint32_t> what;  // Fingerprint::what()
   std::atomic<int32_t> root;
   std::atomic<uint32_t> schedule;
 };
@@ -71,6 +71,17 @@ uint32_t Fingerprint::hash() const {
   return static_cast<uint32_t>(h);
 }
 
+uint32_t Fingerprint::what() const {
+  return uint32_t(collective) | uint32_t(dtype) << 8 | uint32_t(op) << 16 | uint32_t(uniform) << 24;
+}
+
+void Fingerprint::set_what(uint32_t word) {
+  collective = static_cast<Collective>(word & 255);
+  dtype = static_cast<DType>(word >> 8 & 255);
+  op = static_cast<ReduceOp>(word >> 16 & 255);
+  uniform = word >> 24 & 1;
+}
+
 void Board::set_state(RankState state) { state_word(rank_).store(static_cast<uint32_t>(state)); }
 RankState Board::state(int rank) const { return static_cast<RankState>(state_word(rank).load()); }
 
@@ -80,8 +91,7 @@ void Board::store(BoardLine& l, const Fingerprint& f, int64_t since) {
   l.sequence.store(0, std::memory_order_relaxed);
   l.bytes.store(f.bytes, release);
   l.since.store(since, release);
-  l.what.store(uint32_t(f.collective) | uint32_t(f.dtype) << 8 | uint32_t(f.op) << 16 | uint32_t(f.uniform) << 24,
-               release);
+  l.what.store(f.what(), release);
   l.root.store(f.root, release);
   l.schedule.store(f.schedule, release);
   l.sequence.store(f.sequence, release);
@@ -115,11 +125,7 @@ bool Board::load(const BoardLine& l, Fingerprint& f, int64_t* since) {
   f.sequence = l.sequence.load(acquire);
   f.bytes = l.bytes.load(acquire);
   *since = l.since.load(acquire);
-  const uint32_t what = l.what.load(acquire);
-  f.collective = static_cast<Collective>(what & 255);
-  f.dtype = static_cast<DType>(what >> 8 & 255);
-  f.op = static_cast<ReduceOp>(what >> 16 & 255);
-  f.uniform = what >> 24 & 1;
+  f.set_what(l.what.load(acquire));
   f.root = l.root.load(acquire);
   f.schedule = l.schedule.load(acquire);
   return f.sequence != 0 && l.sequence.load(acquire) == f.sequence;

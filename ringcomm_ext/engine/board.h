@@ -35,6 +35,9 @@ struct Fingerprint {
   uint32_t schedule = 0;  // hash of schedule, slot and channels
 
   uint32_t hash() const;
+  // Collective, dtype, op and uniform in one word, as boards and control frames carry them.
+  uint32_t what() const;
+  void set_what(uint32_t word);
   bool operator==(const Fingerprint& o) const {
     return collective == o.collective && dtype == o.dtype && op == o.op && root == o.root && sequence == o.sequence &&
            bytes == o.bytes && uniform == o.uniform && schedule == o.schedule;

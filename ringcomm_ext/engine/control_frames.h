@@ -28,7 +28,7 @@ struct HelloBody {
 struct CallBody {
   uint64_t sequence, bytes;
   int64_t age_ns;
-  uint32_t what;  // as on the board
+  uint32_t what;  // Fingerprint::what()
   int32_t root;
   uint32_t schedule, reserved;
 };

@@ -13,17 +13,12 @@ constexpr int64_t kSilentNs =
     400'000'000;  // guessed: a poller answers within milliseconds, on a crowded machine within tens
 
 CallBody packed(const Fingerprint& f, int64_t age_ns) {
-  const uint32_t what =
-      uint32_t(f.collective) | uint32_t(f.dtype) << 8 | uint32_t(f.op) << 16 | uint32_t(f.uniform) << 24;
-  return {f.sequence, f.bytes, age_ns, what, f.root, f.schedule, 0};
+  return {f.sequence, f.bytes, age_ns, f.what(), f.root, f.schedule, 0};
 }
 
 Fingerprint unpacked(const CallBody& c) {
   Fingerprint f;
-  f.collective = static_cast<Collective>(c.what & 255);
-  f.dtype = static_cast<DType>(c.what >> 8 & 255);
-  f.op = static_cast<ReduceOp>(c.what >> 16 & 255);
-  f.uniform = c.what >> 24 & 1;
+  f.set_what(c.what);
   f.root = c.root;
   f.sequence = c.sequence;
   f.bytes = c.bytes;
