@@ -50,11 +50,14 @@ void VerbsReceiver::on_note() {
   const char* why = nullptr;
   while (true) {
     switch (notes_.receive(fd_, note, why)) {
-      case Notes::Came::nothing: device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT); return;
+      case Notes::Came::nothing:
+        device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT);
+        return;
       case Notes::Came::end:
         closed_.store(true, std::memory_order_seq_cst);  // what came before counts: peek() looks once more
         return shared_->own.ring();
-      case Notes::Came::note: break;
+      case Notes::Came::note:
+        break;
     }
     if (heed(note)) continue;
     shutdown(fd_, SHUT_RDWR);  // the writer must not wait for what will not come
@@ -96,9 +99,8 @@ bool VerbsReceiver::meet(const Note& offer, Error& error) {
 bool VerbsReceiver::give_slots() {
   Note note;
   Error error;
-  const bool taken =
-      payloads_.take(device_, slots_ * capacity_, ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite, &shared_->budget,
-                     "the slots of a connection over verbs", error);
+  const bool taken = payloads_.take(device_, slots_ * capacity_, ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite,
+                                    &shared_->budget, "the slots of a connection over verbs", error);
   note.kind = taken ? NoteKind::slots : NoteKind::refusal;
   if (taken) {
     note.memory = reinterpret_cast<uintptr_t>(payloads_.data()), note.rkey = payloads_.rkey();
