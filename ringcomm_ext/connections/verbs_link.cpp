@@ -243,7 +243,7 @@ void VerbsLink::poll() {
     }
   } while (n == kAtOnce);
   if (n < 0) return fail("its completion queue failed");
-  if (failure) return fail(failure.text().c_str());
+  if (failure) return fail(failure.text().c_str(), failure.consequence());
   // Before more is published: the reader never sends more counts than messages, and for each of a window there is a receive.
   if (counts > 0 && !broken())
     if (const int failed = queue_->post_receives(counts)) fail(std::strerror(failed));
@@ -272,13 +272,13 @@ bool VerbsLink::over() {
 
 // --------------------------------------------------------------------------------------------------------------- failing
 
-void VerbsLink::fail(const char* what) {
+void VerbsLink::fail(const char* what, bool consequence) {
   // where_ does not change once there is a queue; before that only the poller, which sets it, comes here.
-  fail(broken_text("to", peer_, where_, device_, what));
+  fail(broken_text("to", peer_, where_, device_, what), consequence);
 }
 
-void VerbsLink::fail(const Error& reason) {
-  if (breakage_.set(reason, peer_)) shared_.own.ring();
+void VerbsLink::fail(const Error& reason, bool consequence) {
+  if (breakage_.set(reason, peer_, consequence)) shared_.own.ring();
 }
 
 }  // namespace ringcomm

@@ -197,7 +197,7 @@ void VerbsReceiver::poll_in_turn() {
   counts_through_.store(counts, std::memory_order_release);
   arrived_.store(arrived, std::memory_order_release);
   if (n < 0) return fail("its completion queue failed");
-  if (failure) return fail(failure.text().c_str());
+  if (failure) return fail(failure.text().c_str(), failure.consequence());
   if (refused != 0) fail(std::strerror(refused));
 }
 
@@ -253,10 +253,12 @@ bool VerbsReceiver::over() {
 
 // --------------------------------------------------------------------------------------------------------------- failing
 
-void VerbsReceiver::fail(const char* what) { fail(broken_text("from", peer_, where_, device_, what)); }
+void VerbsReceiver::fail(const char* what, bool consequence) {
+  fail(broken_text("from", peer_, where_, device_, what), consequence);
+}
 
-void VerbsReceiver::fail(const Error& reason) {
-  if (breakage_.set(reason, peer_)) shared_->own.ring();
+void VerbsReceiver::fail(const Error& reason, bool consequence) {
+  if (breakage_.set(reason, peer_, consequence)) shared_->own.ring();
 }
 
 bool VerbsReceiver::failed() {

@@ -47,8 +47,8 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   void poll_in_turn();
   void send_count();
   bool failed();
-  void fail(const char* what);
-  void fail(const Error& reason);
+  void fail(const char* what, bool consequence = false);
+  void fail(const Error& reason, bool consequence = false);
 
   const std::shared_ptr<VerbsShared> shared_;
   LateCounts& late_;

@@ -46,6 +46,7 @@ bool VerbsSender::failed() {
     if (!link->broken()) continue;
     any = true;
     waits_for_ = link->peer();
+    link->poll();  // the reason may still come
     if (link->lost(error_)) break;
   }
   return any;

@@ -58,7 +58,7 @@ def test_ranks_apart_have_tcp_and_the_difference_is_named(opened: str | None, ot
 
 
 def test_machines_apart_have_verbs_where_all_have_an_active_port() -> None:
-    ports = Rdma("mlx5_0", (Port(1, "DOWN", "Ethernet", 0.0, 0, ()), Port(2, "ACTIVE", "Ethernet", 0.0, 0, ())))
+    ports = Rdma("mlx5_0", (Port(1, "DOWN", "Ethernet", 0.0, 0), Port(2, "ACTIVE", "Ethernet", 0.0, 0)))
     one, two = replace(A, rdma=(ports,)), replace(B, rdma=(ports,))
     ranks = Rank(0, machine=0, opened="0"), Rank(1, machine=1, opened="1")
     ways = (Way(0, 1, "10.0.0.2", "10.0.0.1", "eth2"), Way(1, 0, "10.0.0.1", "10.0.0.2", "eth2"))
