@@ -16,8 +16,10 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.constants import default_pg_timeout
 
-from ringcomm import _load, bootstrap, config, config_topology, flight_record, log_lines, nodes, process, wires
+from ringcomm import _load, bootstrap, config, flight_record
 from ringcomm import plan as plans
+from ringcomm.bootstrap import log_lines, nodes, process, wires
+from ringcomm.config import declared
 
 if TYPE_CHECKING:
     from torch.distributed import Backend, Store
@@ -93,7 +95,7 @@ def _join(
     extension = _load.extension()
     process.start(extension, settings, ranks)
     process.start_log(extension, settings, rank, numbers)
-    plan = plans.of_group(settings, ranks, config_topology.nodes_of(settings, numbers), extension)
+    plan = plans.of_group(settings, ranks, declared.nodes_of(settings, numbers), extension)
     seed = extension.seed(rank=rank, **plan.layout())
     exchange = partial(bootstrap.exchange, store or own_store, rank, ranks)
     mine = {**seed.card(), **process.facts(), **wires.card(), "digest": plan.digest}

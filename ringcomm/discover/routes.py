@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringcomm.facts import Interface
+from ringcomm.topology.facts import Interface
 
 _DISCARD_PORT = 9  # any: connecting a UDP socket sends nothing
 

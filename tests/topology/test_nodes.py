@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from ringcomm import bootstrap, config, job_key, nodes, policy, wires
+from ringcomm import bootstrap, config, policy
+from ringcomm.bootstrap import job_key, nodes, wires
 from ringcomm.errors import AgreementError, BootstrapError, ConfigError
-from ringcomm.facts import Address, Interface
+from ringcomm.topology.facts import Address, Interface
 
 LO = Interface("lo", True, 65536, loopback=True, addresses=(Address("127.0.0.1", 8),))
 ETH = Interface("eth0", True, 1500, addresses=(Address("10.0.0.5", 24),))

@@ -23,7 +23,7 @@ from ringcomm.discover.routes import (
     route,
     routes,
 )
-from ringcomm.facts import Address, Interface
+from ringcomm.topology.facts import Address, Interface
 
 LO = Interface("lo", True, 65536, loopback=True, addresses=(Address("127.0.0.1", 8), Address("::1", 128)))
 ETH = Interface(

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ringcomm import job_key, log_lines
+from ringcomm.bootstrap import job_key, log_lines
 from ringcomm.config import Config
 from ringcomm.discover import addresses, interfaces, routes
 from ringcomm.discover.routes import Route
 from ringcomm.errors import AgreementError, BootstrapError, ConfigError
-from ringcomm.facts import Interface
+from ringcomm.topology.facts import Interface
 
 if TYPE_CHECKING:
     from torch.distributed import Store

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import ringcomm
+from ringcomm.config.values import show_bytes
 from ringcomm.discover.routes import Route
-from ringcomm.values import show_bytes
 
 
 def of_process(reduce_isa: str, cores: int) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringcomm.config_key import key
-from ringcomm.values import Duration, Text
-from ringcomm.values_net import Interfaces, InterfacesKind, PortsKind
+from ringcomm.config.keys import key
+from ringcomm.config.values import Duration, Text
+from ringcomm.config.values_net import Interfaces, InterfacesKind, PortsKind
 
 
 @dataclass(frozen=True, kw_only=True)
