@@ -102,15 +102,15 @@ def _join(
     cards = exchange(mine, timeout.total_seconds(), name)
     bootstrap.check_agreement(cards)
     node = nodes.numbers(settings, numbers, cards)
-    dialled: list[list[str]] = [[] for _ in cards]
+    dialled = [wires.Target()] * ranks
     if len(set(node)) > 1:
         left = max(0.1, round(deadline - time.monotonic(), 1))
         cards = wires.introduced(extension, settings, store or own_store, name, cards, partial(exchange, timeout=left))
         dialled = wires.targets(cards, rank, node)
         wires.log_once(extension, settings, cards, rank, node)
     peers = [
-        {**card, "host": card["hostname"], "rank": number, "node": place, "addresses": addresses}
-        for card, number, place, addresses in zip(cards, numbers, node, dialled, strict=True)
+        {**card, "host": card["hostname"], "rank": number, "node": place, "addresses": to.addresses, "rails": to.rails}
+        for card, number, place, to in zip(cards, numbers, node, dialled, strict=True)
     ]
     here = [card for card in cards if card["machine"] == mine["machine"]]
     spin_ns = process.spin_ns(settings, here)

@@ -42,6 +42,7 @@ struct PeerInfo {
   std::shared_ptr<PeerProcess> process;
   std::shared_ptr<Segment> segment;    // null: it is on another node,
   std::vector<std::string> addresses;  // and its TCP port is here
+  int rails = 1;                       // TcpGroup::rails
   bool remote() const { return segment == nullptr; }
 };
 
