@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import ringcomm
+from ringcomm.bootstrap.verbs import Wire
 from ringcomm.config.values import show_bytes
 from ringcomm.discover.routes import Route
 
@@ -43,12 +44,12 @@ def of_connections(kind: str, slots: int, capacity: Mapping[str, int], channels:
     return f"over {kind}, {_many(channels, 'channel')}, {slots} slots ({sizes})"
 
 
-def of_net(asked: str, rails: Sequence[Route], port: int, peer: int, host: str) -> str:
-    """Once per process that has peers on other nodes. asked: the setting `net`; rails: the ways to the first such peer
+def of_net(taken: Wire, devices: str, rails: Sequence[Route], port: int, peer: int, host: str) -> str:
+    """Once per process that has peers on other nodes. devices: for RDMA, if any; rails: the ways to the first such peer
     that channels and ranks take by turns."""
-    why = "as net says" if asked == "tcp" else "the best there is (net is auto; verbs is not there yet)"
+    by = f"by {devices}, met " if devices else ""
     ways = " and ".join(f"{way.interface}: {way.source} port {port} to {way.address}" for way in rails)
-    return f"net: tcp, {why}; over {ways} of rank {peer} ({host})"
+    return f"net: {taken.kind}, {taken.why}; {by}over {ways} of rank {peer} ({host})"
 
 
 def of_waits(spin_ns: int, timeout: timedelta) -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ringcomm.bootstrap import job_key, log_lines
+from ringcomm.bootstrap import job_key, log_lines, verbs
+from ringcomm.bootstrap.verbs import Wire
 from ringcomm.config import Config
 from ringcomm.discover import addresses, interfaces, routes
 from ringcomm.discover.routes import Route
@@ -31,7 +32,7 @@ Card = dict[str, Any]
 class _Port:
     pid: int
     card: Mapping[str, Any]
-    """port, addresses, key (its id, see job_key)."""
+    """port, addresses, key (its id, see job_key); verbs or no_verbs (see verbs)."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +104,19 @@ def targets(cards: Sequence[Card], rank: int, nodes: Sequence[int]) -> list[Targ
     return found
 
 
-def log_once(extension: Any, settings: Config, cards: Sequence[Card], rank: int, nodes: Sequence[int]) -> None:
-    """Which net was taken and over which interface, once per process, by its first peer on another node."""
+def log_once(
+    extension: Any, settings: Config, taken: Wire, cards: Sequence[Card], rank: int, nodes: Sequence[int]
+) -> None:
+    """Which net was taken and why, over which device and interface, once per process, by its first peer elsewhere."""
     global _logged
     if _logged or settings.debug.level == "WARN":
         return
     _logged = True
     peer = next(r for r in range(len(cards)) if nodes[r] != nodes[rank])
     ways, rails = _ways_to(cards[peer], cards[rank])
-    extension.log(1, log_lines.of_net(settings.net, ways[:rails], cards[rank]["port"], peer, cards[peer]["hostname"]))
+    devices = verbs.of_rails(cards[rank]["verbs"]) if taken.kind == "verbs" else ""
+    port, host = cards[rank]["port"], cards[peer]["hostname"]
+    extension.log(1, log_lines.of_net(taken, devices, ways[:rails], port, peer, host))
 
 
 def _ways_to(peer: Card, mine: Card) -> tuple[list[Route], int]:
@@ -147,7 +152,7 @@ def _open(extension: Any, settings: Config, store: Store) -> Card:
     silence = timedelta(microseconds=settings.tcp.dead_after // 1000)
     number = extension.open_port(bind=offered, port_low=low, port_high=high, key=key, dead_after=silence)
     told = [address.partition("%")[0] for address in offered]
-    return {"port": number, "addresses": told, "key": job_key.id_of(key)}
+    return {"port": number, "addresses": told, "key": job_key.id_of(key), **verbs.offered(extension, settings)}
 
 
 def _offered(settings: Config, every: Sequence[Interface]) -> list[str]:

@@ -93,7 +93,8 @@ class Connections:
         Choice(("auto", "tcp")),
         "auto",
         "Between ranks of different nodes. auto: shared memory where they are on one machine all the same, else what "
-        "`net` says. tcp: always TCP, so that declared nodes of one machine are as apart as machines.",
+        "`net` says. tcp: never shared memory, so that declared nodes of one machine are as apart as machines; TCP, "
+        "unless `net` is verbs.",
         env="RINGCOMM_ACROSS",
         agree=True,
     )

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 from ringcomm.config.located import Located
-from ringcomm.config.values import Choice
 from ringcomm.errors import ConfigError
 
 _NAME = re.compile(r"[^\s,=^/]{1,15}")  # what the kernel allows, less our marks
@@ -113,14 +112,3 @@ class PortsKind:
     def show(self, value: object) -> str:
         assert isinstance(value, tuple)
         return f"{value[0]}-{value[1]}"
-
-
-@dataclass(frozen=True)
-class NetKind(Choice):
-    """Which network carries data between machines."""
-
-    words: tuple[str, ...] = ("auto", "tcp")
-
-    @property
-    def allowed(self) -> str:
-        return f"{' or '.join(self.words)} (verbs is not there yet)"

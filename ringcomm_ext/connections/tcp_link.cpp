@@ -70,7 +70,7 @@ std::string TcpLink::rest() const {
 
 // Channels take the rails by turns; if one leads nowhere the others are tried.
 std::vector<std::string> TcpLink::addresses() const {
-  const TcpGroup& group = shared_.group;
+  const WireGroup& group = shared_.group;
   std::vector<std::string> all = group.peers[static_cast<size_t>(peer_)];
   const int rails = group.rails.empty() ? 1 : group.rails[static_cast<size_t>(peer_)];
   if (rails > 1) std::rotate(all.begin(), all.begin() + greeting_.channel % rails, all.begin() + rails);

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "connections/mixed.h"
+#include "connections/tcp.h"
+#include "connections/verbs.h"
 #include "core/log.h"
 
 namespace ringcomm {
@@ -74,7 +76,7 @@ Communicator::~Communicator() {
 
 std::unique_ptr<Connections> Communicator::make_connections() const {
   std::vector<ShmPeer> peers;
-  TcpGroup across;
+  WireGroup across;
   for (const PeerInfo& p : spec_.peers) {
     peers.push_back({p.segment, p.remote() ? nullptr : &p.process->doorbell(), p.remote() ? nullptr : p.process->heap});
     across.peers.push_back(p.addresses);
@@ -85,7 +87,10 @@ std::unique_ptr<Connections> Communicator::make_connections() const {
   across.rank = spec_.rank;
   across.topic = control_->topic();
   across.layout = spec_.layout;
-  return make_mixed_connections(std::move(across), std::move(peers), *engine_.port(), engine_.budget());
+  Doorbell& own = *peers[spec_.rank].doorbell;
+  auto wire = spec_.over_verbs ? make_verbs_connections(std::move(across), *engine_.verbs(), own, engine_.budget())
+                               : make_tcp_connections(std::move(across), *engine_.port(), own, engine_.budget());
+  return make_mixed_connections(spec_.layout, spec_.rank, std::move(peers), engine_.budget(), std::move(wire));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- choosing
