@@ -46,8 +46,8 @@ def wire(settings: Config, name: str, cards: Sequence[Mapping[str, Any]]) -> Wir
         return Wire("verbs", "as net says" if settings.net == "verbs" else "the best there is (net is auto)")
     if settings.net == "verbs":
         raise BootstrapError(
-            f"group {name!r}: net is verbs, but not all ranks can use RDMA: {'; '.join(reasons)}. docs/rdma.md says what "
-            "is needed; net: auto takes tcp where verbs cannot be used"
+            f"group {name!r}: net is verbs, but not all ranks can use RDMA: {'; '.join(reasons)}. docs/rdma.md says "
+            "what is needed; net: auto takes tcp where verbs cannot be used"
         )
     return Wire("tcp", f"verbs is not usable: {'; '.join(reasons)} (net is auto)")
 
