@@ -44,7 +44,8 @@ def backend(
 ) -> Backend:
     """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added,
     `node` (equal numbers share memory; none: 0) and `addresses` ("10.0.0.1:4711", "[fe80::1%eth0]:4711": of that
-    process's port, in the order in which this rank should try them; unused within the own node).
+    process's port, in the order in which this rank should try them; unused within the own node) and `rails` (so many
+    of these, the first, are equally good: channels take them by turns; none: 1).
     rules: (collective, max_bytes, schedule, slot bytes, channels, source, 16-bit floats travel as float32), in order;
     the last of each collective has no max_bytes. found: callable(store or None, name, rank, numbers, timeout) ->
     Backend, for groups made from this one; kept until shutdown. record_to: the beginning of the path of the flight

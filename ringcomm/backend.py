@@ -16,8 +16,10 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.constants import default_pg_timeout
 
-from ringcomm import _load, bootstrap, config, config_topology, flight_record, log_lines, nodes, process, verbs, wires
+from ringcomm import _load, bootstrap, config, flight_record
 from ringcomm import plan as plans
+from ringcomm.bootstrap import log_lines, nodes, process, verbs, wires
+from ringcomm.config import declared
 
 if TYPE_CHECKING:
     from torch.distributed import Backend, Store
@@ -93,14 +95,14 @@ def _join(
     extension = _load.extension()
     process.start(extension, settings, ranks)
     process.start_log(extension, settings, rank, numbers)
-    plan = plans.of_group(settings, ranks, config_topology.nodes_of(settings, numbers), extension)
+    plan = plans.of_group(settings, ranks, declared.nodes_of(settings, numbers), extension)
     seed = extension.seed(rank=rank, **plan.layout())
     exchange = partial(bootstrap.exchange, store or own_store, rank, ranks)
     mine = {**seed.card(), **process.facts(), **wires.card(), "digest": plan.digest}
     cards = exchange(mine, timeout.total_seconds(), name)
     bootstrap.check_agreement(cards)
     node = nodes.numbers(settings, numbers, cards)
-    dialled: list[list[str]] = [[] for _ in cards]
+    dialled = [wires.Target()] * ranks
     over_verbs = False
     if len(set(node)) > 1:
         left = max(0.1, round(deadline - time.monotonic(), 1))
@@ -110,8 +112,8 @@ def _join(
         over_verbs = wire.kind == "verbs"
         wires.log_once(extension, settings, wire, cards, rank, node)
     peers = [
-        {**card, "host": card["hostname"], "rank": number, "node": place, "addresses": addresses}
-        for card, number, place, addresses in zip(cards, numbers, node, dialled, strict=True)
+        {**card, "host": card["hostname"], "rank": number, "node": place, "addresses": to.addresses, "rails": to.rails}
+        for card, number, place, to in zip(cards, numbers, node, dialled, strict=True)
     ]
     here = [card for card in cards if card["machine"] == mine["machine"]]
     spin_ns = process.spin_ns(settings, here)

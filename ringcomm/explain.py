@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from ringcomm import policy
 from ringcomm.config import COLLECTIVES, Config, PolicyRule
+from ringcomm.config.values import show_bytes
 from ringcomm.numerics import is_eligible
 from ringcomm.topology import Place
-from ringcomm.values import show_bytes
 
 MOST_RANKS = 64
 """Costs are counted over the programs of all ranks; beyond this they take long to build."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringcomm.config import COLLECTIVES, Config, PolicyRule
+from ringcomm.config.values import show_bytes
 from ringcomm.errors import ConfigError
 from ringcomm.numerics import DIRECT, is_eligible, travels_wide
 from ringcomm.topology import LEVELS, Place
-from ringcomm.values import show_bytes
 
 # Programs made of fan-out connections only, whose slots do not shrink in large groups (Memory.capacity).
 FAN_OUT_ONLY = frozenset({("all_reduce", "one_shot"), ("broadcast", "one_shot"), ("all_gather", "one_shot")})
@@ -115,7 +115,7 @@ def schedule_of(collective: str, rule: PolicyRule, nodes: tuple[Place, ...]) -> 
         return rule.schedule
     from ringcomm import schedules
 
-    assert rule.inside is not None and rule.across is not None  # config_policy.py
+    assert rule.inside is not None and rule.across is not None  # config/rule_reading.py
     carried = "all_reduce" if collective == "barrier" else collective
     return schedules.hierarchical_for(carried, rule.inside, rule.across, nodes, rule.levels)
 

@@ -8,8 +8,8 @@ from types import ModuleType
 import torch
 
 from ringcomm import _load, config
+from ringcomm.config.values import parse_bytes
 from ringcomm.errors import ConfigError
-from ringcomm.values import parse_bytes
 
 
 def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -116,6 +116,7 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
     if (const auto node = c.find("node"); node != c.end()) card.node = py::cast<int>(node->second);
     if (const auto at = c.find("addresses"); at != c.end())
       card.addresses = py::cast<std::vector<std::string>>(at->second);
+    if (const auto rails = c.find("rails"); rails != c.end()) card.rails = py::cast<int>(rails->second);
     peers.push_back(std::move(card));
   }
   set_flight_rank(peers.at(static_cast<size_t>(handle.seed->rank())).global_rank);

@@ -6,6 +6,8 @@
        namespaces of hosts:    eth0     eth0           /etc/hosts; with `own_pids` its own process ids too
                              10.77.0.1  10.77.0.2      (and fd77::1, fd77::2)
 
+With `cables` more than one each host has eth1 (10.77.1.1, fd77:1::1), ... too, each on a bridge of its own.
+
 Nothing has a name outside: no entry in /run/netns, no interface, no file. Each namespace is held by a process that
 reads a pipe of ours, so when we end, killed or not, the holders end, and with the last process of a namespace the
 kernel takes it and its interfaces away. With `own_pids` the holder is the first process of the host, whose end kills
@@ -50,15 +52,17 @@ class LabError(RuntimeError):
 
 
 class Lab:
-    """`hosts` hosts while the `with` block lasts. rate: what each may send, as tc writes it (`1gbit`); None: no limit.
+    """`hosts` hosts while the `with` block lasts. rate: what each may send by a cable, as tc writes it (`1gbit`); None:
+    no limit. cables: networks that each host is on, one interface for each.
 
     own_pids: each host counts its processes from 1, as separate machines do. Threads: one at a time, but for `cut`.
     """
 
-    def __init__(self, hosts: int = 2, rate: str | None = None, own_pids: bool = False) -> None:
-        if not 1 <= hosts <= 250:
-            raise ValueError(f"hosts is {hosts}; allowed are 1 to 250")
-        self.hosts, self.rate, self.own_pids = hosts, rate, own_pids
+    def __init__(self, hosts: int = 2, rate: str | None = None, own_pids: bool = False, cables: int = 1) -> None:
+        for name, value, most in (("hosts", hosts, 250), ("cables", cables, 8)):
+            if not 1 <= value <= most:
+                raise ValueError(f"{name} is {value}; allowed are 1 to {most}")
+        self.hosts, self.rate, self.own_pids, self.cables = hosts, rate, own_pids, cables
         self._lab: subprocess.Popen[str] | None = None
         self._holders: list[subprocess.Popen[str]] = []
         self._started: list[subprocess.Popen[Any]] = []
@@ -79,9 +83,9 @@ class Lab:
         return f"host{host}"
 
     @staticmethod
-    def address(host: int, family: int = 4) -> str:
+    def address(host: int, family: int = 4, cable: int = 0) -> str:
         """family: 4 or 6."""
-        return f"fd77::{host + 1:x}" if family == 6 else f"10.77.0.{host + 1}"
+        return f"fd77:{cable:x}::{host + 1:x}".replace(":0:", ":") if family == 6 else f"10.77.{cable}.{host + 1}"
 
     def holder(self, host: int) -> int:
         """A process whose namespaces (/proc/PID/ns) are the host's; for `enter`."""
@@ -102,11 +106,11 @@ class Lab:
         return process
 
     def cut(self, host: int) -> None:
-        """Pulls the host's cable: nothing is refused or reset, packets just do not arrive any more."""
-        self._in_lab(f"ip link set port{host} down")
+        """Pulls the host's cables: nothing is refused or reset, packets just do not arrive any more."""
+        self._in_lab("".join(f"ip link set port{host}c{cable} down\n" for cable in range(self.cables)))
 
     def mend(self, host: int) -> None:
-        self._in_lab(f"ip link set port{host} up")
+        self._in_lab("".join(f"ip link set port{host}c{cable} up\n" for cable in range(self.cables)))
 
     def close(self) -> None:
         for process in self._started:
@@ -136,7 +140,8 @@ class Lab:
         root = [] if os.geteuid() == 0 else ["--map-root-user"]
         script = "echo ready; exec cat > /dev/null"
         self._lab = _held(["unshare", *root, "--net", "--mount", "--", "sh", "-c", script])
-        self._in_lab("ip link set lo up\nip link add br0 type bridge\nip link set br0 up")
+        bridges = (f"ip link add br{c} type bridge\nip link set br{c} up\n" for c in range(self.cables))
+        self._in_lab("ip link set lo up\n" + "".join(bridges))
         for host in range(self.hosts):
             self._make_host(host)
 
@@ -151,18 +156,27 @@ class Lab:
         if self.own_pids:
             apart += ["--pid", "--fork", "--kill-child", "--mount-proc"]
         self._holders.append(_held([*enter, *apart, "--", "sh", "-c", script]))
-        pid, port = self.holder(host), f"port{host}"
-        self._in_lab(f"ip link add {port} type veth peer name eth0 netns {pid}\nip link set {port} master br0 up")
-        inside = "ip link set lo up\n" + "".join(
-            f"ip addr add {self.address(host, family)}/{bits} dev eth0 {more}\n"
+        inside = "ip link set lo up\n" + "".join(self._plug(host, cable) for cable in range(self.cables))
+        enter = ["nsenter", f"--target={self.holder(host)}", "--net", *self._user()]
+        _run([*enter, "--", "sh", "-ec", inside])
+
+    def _plug(self, host: int, cable: int) -> str:
+        """Joins the host to a bridge; gives the script that is left to run on the host."""
+        port, own = f"port{host}c{cable}", f"eth{cable}"
+        self._in_lab(
+            f"ip link add {port} type veth peer name {own} netns {self.holder(host)}\n"
+            f"ip link set {port} master br{cable} up"
+        )
+        inside = "".join(
+            f"ip addr add {self.address(host, family, cable)}/{bits} dev {own} {more}\n"
             for family, bits, more in ((4, 24, ""), (6, 64, "nodad"))
         )
         # Without detection of duplicates the addresses, also the link-local one, may be used at once.
-        inside += "echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad || true\nip link set eth0 up\n"
+        inside += f"echo 0 > /proc/sys/net/ipv6/conf/{own}/accept_dad || true\nip link set {own} up\n"
         if self.rate is not None:
             # The burst is what 10 ms of 1 Gbit/s are.
-            inside += f"tc qdisc add dev eth0 root tbf rate {self.rate} burst 1250kb latency 50ms\n"
-        _run(["nsenter", f"--target={pid}", "--net", *self._user(), "--", "sh", "-ec", inside])
+            inside += f"tc qdisc add dev {own} root tbf rate {self.rate} burst 1250kb latency 50ms\n"
+        return inside
 
     def _in_lab(self, script: str) -> None:
         assert self._lab is not None

@@ -29,6 +29,7 @@ def main() -> int:
         "scripts/net_lab", description=__doc__, epilog=EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--cables", type=int, default=1, help="interfaces of each host, each in a network of its own")
     parser.add_argument("--rate", help="what each host may send, such as 1gbit; no limit if not given")
     parser.add_argument("--cut", type=float, metavar="SECONDS", help="then the cable of the last host is pulled")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
@@ -38,7 +39,7 @@ def main() -> int:
         parser.error("which command?")
     end_with_signals()
     try:
-        with Lab(arguments.hosts, arguments.rate, own_pids=True) as lab:
+        with Lab(arguments.hosts, arguments.rate, own_pids=True, cables=arguments.cables) as lab:
             return _run(lab, command, arguments.cut)
     except LabError as error:
         print(f"net_lab: {error}", file=sys.stderr)

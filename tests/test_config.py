@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 import ringcomm
-from ringcomm import config, config_load
+from ringcomm import config
+from ringcomm.config import loading
+from ringcomm.config.keys import setting_fields
+from ringcomm.config.sections import Progress
+from ringcomm.config.values import Threshold
 from ringcomm.errors import ConfigError
-from ringcomm.values import Threshold
 
 ROOT = Path(__file__).parent.parent
 
@@ -217,7 +220,7 @@ def test_settings_that_exclude_each_other_name_both_sources(tmp_path: Path) -> N
 
 
 def test_an_unknown_variable_is_warned_about_once_with_the_nearest_name() -> None:
-    config_load._warned.clear()
+    loading._warned.clear()
     with pytest.warns(RuntimeWarning, match=r"RINGCOMM_DEBUGG .*nearest: 'RINGCOMM_DEBUG'"):
         config.load(None, {"RINGCOMM_DEBUGG": "INFO"})
     with warnings.catch_warnings():
@@ -271,16 +274,16 @@ def test_settings_are_frozen_and_each_has_a_text() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         loaded.memory.slots = 5  # type: ignore[misc]
     for cls in (*config.SECTIONS.values(), config.PolicyRule):
-        assert all(f.metadata["doc"].endswith(".") for f in config.setting_fields(cls))
+        assert all(f.metadata["doc"].endswith(".") for f in setting_fields(cls))
         with pytest.raises(TypeError):
             cls(4)
 
 
 def test_auto_workers_and_spin_follow_ranks_and_cores() -> None:
-    progress = config.Progress()
+    progress = Progress()
     assert [progress.workers_for(2, cores) for cores in (1, 2, 8, 128)] == [1, 1, 4, 8]
     assert [progress.spin_ns_for(ranks, 2) for ranks in (1, 2, 3)] == [80_000, 80_000, 0]
-    assert config.Progress(spin=5, workers=2).spin_ns_for(9, 1) == 5
+    assert Progress(spin=5, workers=2).spin_ns_for(9, 1) == 5
 
 
 def test_importing_the_package_is_cheap() -> None:

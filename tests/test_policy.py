@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ringcomm import config, policy, schedules
+from ringcomm.config.sections import Numerics
 from ringcomm.errors import ConfigError
 from ringcomm.explain import explain
 from ringcomm.schedules.shapes import evenly
@@ -166,7 +167,7 @@ def test_reproducible_does_not_mend_a_hole() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8, 33])
 @pytest.mark.parametrize("name", config.shipped_names())
 def test_shipped_policies_are_complete_when_reproducible(name: str, ranks: int) -> None:
-    loaded = dataclasses.replace(config.load(name, {}), numerics=config.Numerics(reproducible=True))
+    loaded = dataclasses.replace(config.load(name, {}), numerics=Numerics(reproducible=True))
     table = policy.table(loaded, ranks)
     for collective in config.COLLECTIVES:
         assert [r.max_bytes for r in table if r.collective == collective][-1] is None

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from ringcomm import config, config_topology, policy, schedules
+from ringcomm import config, policy, schedules
+from ringcomm.config import declared
+from ringcomm.config.sections import Numerics
 from ringcomm.errors import ConfigError
 from ringcomm.explain import explain
 from ringcomm.program.traffic import sent_across
@@ -114,13 +116,13 @@ def test_further_levels_come_from_a_saved_topology(tmp_path: Path) -> None:
     Topology(tuple(Rank(node=r // 4, socket=r // 2 % 2) for r in range(8))).save(tmp_path / "t.json")
     lines = [{"max_bytes": 100, **HIER}, {**HIER, "levels": ["socket"]}]
     settings = config.load({"topology": {"file": str(tmp_path / "t.json")}, "policy": {"all_reduce": lines}}, {})
-    nodes = config_topology.nodes_of(settings, range(8))
+    nodes = declared.nodes_of(settings, range(8))
     names = [r.schedule for r in policy.table(settings, 8, nodes) if r.collective == "all_reduce"]
     assert names == ["hierarchical(two_shot,ring)@2x4", "hierarchical(two_shot,ring)@2x2x2"]
-    nodes = config_topology.nodes_of(settings, [0, 1, 2, 3])
+    nodes = declared.nodes_of(settings, [0, 1, 2, 3])
     names = [r.schedule for r in policy.table(settings, 4, nodes) if r.collective == "all_reduce"]
     assert names == ["two_shot", "hierarchical(two_shot,ring)@2x2"]
-    assert "2 nodes" in explain(settings, "all_reduce", 1, 8, config_topology.nodes_of(settings, range(8)))
+    assert "2 nodes" in explain(settings, "all_reduce", 1, 8, declared.nodes_of(settings, range(8)))
 
 
 LEVELLED = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
@@ -169,7 +171,7 @@ def test_what_the_default_sends_between_nodes_is_what_the_formula_says(shape: st
 
 @pytest.mark.parametrize("shape", ["2x2", "2x4", "4x8", "4+4+3", "3+1", "[0,2|1,3]", f"{MANY}x2"])
 def test_reproducible_keeps_hierarchical_where_nodes_are_parts_of_the_tree(shape: str) -> None:
-    settings = dataclasses.replace(config.load(None, {}), numerics=config.Numerics(reproducible=True))
+    settings = dataclasses.replace(config.load(None, {}), numerics=Numerics(reproducible=True))
     nodes = placed(shape)
     aligned = schedules.hierarchical.is_aligned(parse(shape))
     for rule in policy.table(settings, len(nodes), nodes):

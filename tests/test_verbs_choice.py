@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ringcomm import config, verbs
+from ringcomm import config
+from ringcomm.bootstrap import verbs
 from ringcomm.errors import BootstrapError, ConfigError
 
 RAIL = {

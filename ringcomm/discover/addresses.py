@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from ringcomm.facts import Address
+from ringcomm.topology.facts import Address
 
 
 class _Sockaddr(ctypes.Structure):

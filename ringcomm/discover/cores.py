@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ringcomm.discover import read
-from ringcomm.facts import Cores, Part
 from ringcomm.ranges import parse_ranges, show_ranges
+from ringcomm.topology.facts import Cores, Part
 
 
 def cores(root: Path = read.ROOT) -> Cores:

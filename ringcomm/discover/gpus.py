@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ringcomm.discover import pci, read
-from ringcomm.facts import Gpu, NvLinks
+from ringcomm.topology.facts import Gpu, NvLinks
 
 
 def gpus(root: Path = read.ROOT, load: Callable[[], Any] | None = None) -> tuple[tuple[Gpu, ...], str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ringcomm.discover import pci, read
-from ringcomm.facts import Address, Interface
+from ringcomm.topology.facts import Address, Interface
 
 _IFF_UP, _IFF_LOOPBACK = 0x1, 0x8
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ringcomm.discover import addresses, cores, gpus, host, interfaces, rdma, read
-from ringcomm.facts import Address, Machine, Missing
+from ringcomm.topology.facts import Address, Machine, Missing
 
 
 @dataclass(frozen=True)

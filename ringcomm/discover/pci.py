@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ringcomm.discover import read
-from ringcomm.facts import Pci
+from ringcomm.topology.facts import Pci
 
 _FUNCTION = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ringcomm.discover import pci, read
-from ringcomm.facts import Gid, Limits, Port, Rdma
+from ringcomm.topology.facts import Gid, Limits, Port, Rdma
 
 NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _MTU = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}  # enum ibv_mtu

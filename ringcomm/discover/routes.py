@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringcomm.facts import Interface
+from ringcomm.topology.facts import Interface
 
 _DISCARD_PORT = 9  # any: connecting a UDP socket sends nothing
 
@@ -55,20 +55,36 @@ def routes(
 ) -> list[Route]:
     """The ways to another host that `offers` these, in the order to try them.
 
-    First addresses on a network we share, of several the fastest interface's; then others that have a way; then those
-    that have none now. Left out is an address that is ours too (docker0 has the same on every host): it leads to
-    ourselves; unless there is nothing else, for an error should name it.
+    First addresses on a network we share, of several the fastest interface's, by turns where interfaces are equally
+    fast; then others that have a way; then those that have none now. Left out is an address that is ours too (docker0
+    has the same on every host): it leads to ourselves; unless there is nothing else, for an error should name it.
     """
     tried = [ask(address, ours) for address in _scoped(offered, ours)]
     own = {address.address for one in ours for address in one.addresses}
     others = [way for way in tried if way.address.partition("%")[0] not in own]
-    rates = {one.name: one.rate for one in ours}
+    ways = others or tried
+    turns = {way.address: sum(w.interface == way.interface for w in ways[:at]) for at, way in enumerate(ways)}
 
-    def place(way: Route) -> tuple[bool, bool, float]:
-        fastest = max((rates.get(name, 0.0) for name in way.interface.split(",")), default=0.0)
-        return not way.source, not _shared(way.address, ours), -fastest
+    def place(way: Route) -> tuple[bool, bool, float, int]:
+        return not way.source, not _shared(way.address, ours), -_rate(way, ours), turns[way.address]
 
-    return sorted(others or tried, key=place)
+    return sorted(ways, key=place)
+
+
+def rails(ways: Sequence[Route], ours: Sequence[Interface]) -> int:
+    """How many of `routes`' first ways may carry data side by side: each by an interface of its own, on a network we
+    share, as fast as the first. At least 1."""
+    found: list[str] = []
+    for way in ways:
+        shared = way.source and _shared(way.address, ours) and _rate(way, ours) == _rate(ways[0], ours)
+        if not shared or "," in way.interface or way.interface in found:
+            break
+        found.append(way.interface)
+    return max(1, len(found))
+
+
+def _rate(way: Route, ours: Iterable[Interface]) -> float:
+    return max((one.rate for one in ours if one.name in way.interface.split(",")), default=0.0)
 
 
 def _scoped(offered: Sequence[str], ours: Iterable[Interface]) -> Iterator[str]:

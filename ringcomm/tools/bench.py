@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ringcomm.values import parse_bytes, show_bytes
+from ringcomm.config.values import parse_bytes, show_bytes
 
 DEFAULT_SIZES = "8,1KiB,64KiB,1MiB,16MiB"
 

@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 
 import ringcomm
-from ringcomm import config, config_topology, policy
-from ringcomm.config import COLLECTIVES
+from ringcomm import config, policy
+from ringcomm.config import COLLECTIVES, declared
 from ringcomm.tools.bench_cases import OPERATIONS, Case, Operation
 
 REGISTERED = "registered"
@@ -195,7 +195,7 @@ def _schedule(ranks: Ranks, op: str, nbytes: int) -> str | None:
     if "ringcomm" not in ranks.groups or op not in COLLECTIVES:
         return None
     settings = config.load()
-    table = policy.table(settings, ranks.size, config_topology.nodes_of(settings, range(ranks.size)))
+    table = policy.table(settings, ranks.size, declared.nodes_of(settings, range(ranks.size)))
     return policy.select(table, op, nbytes).schedule
 
 

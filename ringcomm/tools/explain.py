@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ringcomm import config, config_topology
+from ringcomm import config
+from ringcomm.config import declared
+from ringcomm.config.values import parse_bytes
 from ringcomm.errors import RingcommError
 from ringcomm.explain import explain
 from ringcomm.schedules.shapes import evenly, parse, places_of
-from ringcomm.values import parse_bytes
 
 
 def nbytes(text: str) -> int:
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
     try:
         ranks, nodes = _group(parser, arguments)
         loaded = config.load(arguments.config)
-        placed = nodes or config_topology.nodes_of(loaded, range(ranks))
+        placed = nodes or declared.nodes_of(loaded, range(ranks))
         print(explain(loaded, arguments.collective, arguments.bytes, ranks, placed))
     except RingcommError as error:
         print(f"ringcomm explain: {error}", file=sys.stderr)

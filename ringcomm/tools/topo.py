@@ -11,16 +11,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ringcomm import config, config_topology
-from ringcomm.asymmetry import asymmetries
+from ringcomm import config
+from ringcomm.config import declared
 from ringcomm.discover import routes
 from ringcomm.discover.machine import machine
 from ringcomm.errors import RingcommError
 from ringcomm.ranges import show_ranges
-from ringcomm.reach import grouped
 from ringcomm.tools.topo_machine import legend, machine_lines
 from ringcomm.tools.topo_ranks import rank_lines
 from ringcomm.topology import Topology
+from ringcomm.topology.asymmetry import asymmetries
+from ringcomm.topology.reach import grouped
 
 EPILOG = "Under a launcher every rank runs it and rank 0 prints: torchrun --nproc-per-node 4 -m ringcomm topo"
 
@@ -90,12 +91,12 @@ def _found(arguments: argparse.Namespace, loaded: config.Config) -> tuple[Topolo
 def _of_job(loaded: config.Config, timeout: float) -> tuple[Topology | None, str]:
     from torch.distributed import rendezvous
 
-    from ringcomm.survey import survey
+    from ringcomm.bootstrap.survey import survey
 
     join: Callable[..., Any] = rendezvous
     store, rank, size = next(join("env://", timeout=timedelta(seconds=timeout)))
     members = range(size)
-    found = survey(store, rank, size, timeout, config_topology.of_group(loaded, members), wanted=loaded.tcp.interfaces)
+    found = survey(store, rank, size, timeout, declared.of_group(loaded, members), wanted=loaded.tcp.interfaces)
     warning = routes.master_warning(os.environ.get("MASTER_ADDR", ""))
-    lines = [config_topology.log_line(loaded, members), f"warning: {warning}" if warning else ""]
+    lines = [declared.log_line(loaded, members), f"warning: {warning}" if warning else ""]
     return (found if rank == 0 else None), "\n".join(filter(None, lines))

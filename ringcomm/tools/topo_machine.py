@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ringcomm import paths
-from ringcomm.facts import Cores, Interface, Machine, Port, Rdma
 from ringcomm.ranges import parse_ranges
-from ringcomm.topology import Topology
+from ringcomm.topology import Topology, paths
+from ringcomm.topology.facts import Cores, Interface, Machine, Port, Rdma
 
 GIDS_SHOWN = 4
 

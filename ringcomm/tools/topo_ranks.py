@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ringcomm.placing import nics
 from ringcomm.ranges import show_ranges
-from ringcomm.reach import Connection, connection, grouped
 from ringcomm.tools.topo_machine import indented, table
 from ringcomm.topology import LEVELS, Topology
+from ringcomm.topology.placing import nics
+from ringcomm.topology.reach import Connection, connection, grouped
 
 MATRIX_RANKS = 32
 """Up to so many ranks the pairs are shown as a matrix; the reasons below it are shown at any number."""

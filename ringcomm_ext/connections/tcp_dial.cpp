@@ -28,7 +28,6 @@ Diallers::~Diallers() {
   }
   for (auto& [id, d] : gone) {
     loop_.cancel(d->timer);
-    loop_.cancel(d->limit);
     hang_up(*d);
   }
 }
@@ -59,20 +58,7 @@ void Diallers::cancel(TcpPort::DialId& dial) {
     dials_.erase(it);
   }
   loop_.cancel(gone->timer);
-  loop_.cancel(gone->limit);
   hang_up(*gone);
-}
-
-void Diallers::hurry(Id dial, int64_t deadline_ns) {
-  const std::lock_guard<std::mutex> hold(mutex_);
-  const auto it = dials_.find(dial);
-  if (it == dials_.end() || it->second->limit != 0) return;
-  it->second->limit = loop_.at(deadline_ns, [this, dial] { with(dial, &Diallers::late); });
-}
-
-void Diallers::late(Id id, Dial& d) {
-  d.deadline = now_ns();
-  silent(id, d);
 }
 
 // The poller's steps all come through here.
@@ -233,10 +219,7 @@ void Diallers::deliver(Id id) {
   done(fd, error);
   done = nullptr;
   const std::lock_guard<std::mutex> hold(mutex_);
-  const auto it = dials_.find(id);
-  if (it == dials_.end()) return;
-  loop_.cancel(it->second->limit);
-  dials_.erase(it);
+  dials_.erase(id);
 }
 
 }  // namespace ringcomm

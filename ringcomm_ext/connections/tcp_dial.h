@@ -24,7 +24,6 @@ class Diallers {
   TcpPort::DialId dial(std::vector<std::string> addresses, const Greeting& greeting, int64_t deadline_ns,
                        TcpPort::Dialled done);
   void cancel(TcpPort::DialId& dial);
-  void hurry(TcpPort::DialId dial, int64_t deadline_ns);
 
  private:
   enum class Phase { connecting, hello, proof, done };
@@ -38,9 +37,8 @@ class Diallers {
     int fd = -1;  // once done: for the caller
     Watch watch;
     EventLoop::TimerId timer = 0;
-    EventLoop::TimerId limit = 0;  // of who was hurried
-    bool silent = false;           // some address was, in this round
-    size_t have = 0;               // of the hello or the proof
+    bool silent = false;  // some address was, in this round
+    size_t have = 0;      // of the hello or the proof
     Hello hello;
     Challenge acceptors, own;
     Digest proof;
@@ -54,7 +52,6 @@ class Diallers {
   void begin(Id id, Dial& d);
   void go_on(Id id, Dial& d);
   void silent(Id id, Dial& d);
-  void late(Id id, Dial& d);
   bool receive(Id id, Dial& d, uint8_t* to, size_t bytes);
   bool connected(Id id, Dial& d);
   bool greet(Id id, Dial& d);

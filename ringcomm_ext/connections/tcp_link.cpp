@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -23,20 +24,10 @@ TcpLink::TcpLink(TcpShared& shared, const Outbox& outbox, Greeting greeting, int
     : shared_(shared), outbox_(outbox), greeting_(greeting), peer_(peer) {}
 
 TcpLink::~TcpLink() {
-  if (!dial_) return;
+  if (registered_ == 0) return;  // never dialled
   TcpPort& port = shared_.port;
-  {
-    const std::lock_guard<std::mutex> hold(dial_->mutex);
-    dial_->link = nullptr;
-    const bool waits = fd_.load() < 0 && !broken() && outbox_.published.load() > 0 && !owes_lent();
-    if (waits) {
-      dial_->rest = rest();
-      port.hurry(dial_id_, now_ns() + port.options().linger_ns);
-      return;
-    }
-  }
   port.cancel(dial_id_);
-  port.forget_sender(dial_->registered);
+  port.forget_sender(registered_);
   port.loop().remove(watch_);
   const int fd = fd_.load();
   if (fd < 0) return;
@@ -77,44 +68,33 @@ std::string TcpLink::rest() const {
 
 // -------------------------------------------------------------------------------------------------------------- dialling
 
+// Channels take the rails by turns; if one leads nowhere the others are tried.
+std::vector<std::string> TcpLink::addresses() const {
+  const WireGroup& group = shared_.group;
+  std::vector<std::string> all = group.peers[static_cast<size_t>(peer_)];
+  const int rails = group.rails.empty() ? 1 : group.rails[static_cast<size_t>(peer_)];
+  if (rails > 1) std::rotate(all.begin(), all.begin() + greeting_.channel % rails, all.begin() + rails);
+  return all;
+}
+
 void TcpLink::dial() {
   TcpPort& port = shared_.port;
-  auto dial = dial_ = std::make_shared<Dial>();
-  dial->link = this;
-  dial->registered = port.add_sender([dial] {
-    if (dial->over) return true;
-    const std::lock_guard<std::mutex> hold(dial->mutex);
-    return dial->link != nullptr && dial->link->delivered();
-  });
-  dial_id_ = port.dial(shared_.group.peers[static_cast<size_t>(peer_)], greeting_, now_ns() + shared_.group.dial_ns,
-                       [&port, dial](int fd, const Error& error) { dialled(port, dial, fd, error); });
+  registered_ = port.add_sender([this] { return delivered(); });
+  dial_id_ = port.dial(addresses(), greeting_, now_ns() + shared_.group.dial_ns,
+                       [this](int fd, const Error& error) { on_socket(fd, error); });
 }
 
 bool TcpLink::delivered() const {
-  if (broken()) return true;
   const int fd = fd_.load();
-  return taken_.load() == outbox_.published.load() && (fd < 0 || reached_peer(fd));
+  return broken() || fd < 0 || (taken_.load() == outbox_.published.load() && reached_peer(fd));
 }
 
-void TcpLink::dialled(TcpPort& port, const std::shared_ptr<Dial>& dial, int fd, const Error& error) {
-  std::string rest;
-  {
-    const std::lock_guard<std::mutex> hold(dial->mutex);
-    if (dial->link != nullptr) return dial->link->connected(fd, error);
-    rest.swap(dial->rest);
-  }
-  if (fd >= 0) port.linger(fd, std::move(rest));
-  dial->over = true;
-  port.forget_sender(dial->registered);
-}
-
-void TcpLink::connected(int fd, const Error& error) {
+void TcpLink::on_socket(int fd, const Error& error) {
   if (fd < 0) return fail(error);
   address_ = peer_address(fd);
   watch_ = shared_.port.loop().add(fd, EPOLLONESHOT, [this](uint32_t) { on_event(); });
   fd_.store(fd, std::memory_order_seq_cst);
   if (!watch_) return fail("cannot be watched");
-  push();
   shared_.own.ring();
 }
 
@@ -147,7 +127,6 @@ void TcpLink::wake_sleepers_on_news() {
 // Publish-then-look (the caller, before this) against leave-then-look (the loop): whoever leaves last sees all that was published.
 void TcpLink::push() {
   const int fd = fd_.load(std::memory_order_seq_cst);
-  if (fd < 0) return;  // connected() pushes
   do {
     if (sending_.exchange(true, std::memory_order_seq_cst)) return;
     if (!broken()) send_all(fd);

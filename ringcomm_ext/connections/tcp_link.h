@@ -6,8 +6,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -38,7 +36,8 @@ class TcpLink {
   ~TcpLink();  // what is not sent yet goes on without it
 
   void dial();  // once; the sender's thread
-  // Sends what it can. Any of the two threads.
+  bool connected() const { return fd_.load(std::memory_order_acquire) >= 0; }
+  // Sends what it can; only once connected. Any of the two threads.
   void push();
   uint64_t taken() const { return taken_.load(std::memory_order_acquire); }  // messages the kernel has whole
   uint64_t counted() const { return counted_; }  // released and flushed at the reader, as last read
@@ -53,16 +52,8 @@ class TcpLink {
 
  private:
   static constexpr int kWhole = 0, kBreaking = 1, kBroken = 2;
-  // What the dial knows of its link, which may be gone when the socket comes: then the rest is still sent.
-  struct Dial {
-    std::mutex mutex;
-    TcpLink* link;  // null: gone
-    std::string rest;
-    uint64_t registered = 0;        // at the port, for its settle()
-    std::atomic<bool> over{false};  // nothing of it is left to do
-  };
-  static void dialled(TcpPort& port, const std::shared_ptr<Dial>& dial, int fd, const Error& error);
-  void connected(int fd, const Error& error);
+  std::vector<std::string> addresses() const;
+  void on_socket(int fd, const Error& error);
   bool delivered() const;
   void on_event();
   void send_all(int fd);
@@ -78,8 +69,8 @@ class TcpLink {
   const Greeting greeting_;
   const int peer_;
   TcpPort::DialId dial_id_ = 0;
-  std::shared_ptr<Dial> dial_;
-  Watch watch_;  // written before fd_
+  uint64_t registered_ = 0;  // at the port, for its settle()
+  Watch watch_;              // written before fd_
   std::string address_;
   std::atomic<int> fd_{-1};
   std::atomic<uint32_t> armed_{0};  // events

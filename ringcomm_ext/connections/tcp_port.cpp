@@ -24,7 +24,6 @@ class Port final : public TcpPort {
     return diallers_.dial(std::move(addresses), greeting, deadline_ns, std::move(done));
   }
   void cancel(DialId& dial) override { diallers_.cancel(dial); }
-  void hurry(DialId dial, int64_t deadline_ns) override { diallers_.hurry(dial, deadline_ns); }
   void linger(int fd, std::string rest) override { lingerers_.linger(fd, std::move(rest)); }
   bool settle(int64_t until_ns) override { return lingerers_.settle(until_ns); }
   uint64_t add_sender(std::function<bool()> delivered) override { return lingerers_.add_sender(std::move(delivered)); }

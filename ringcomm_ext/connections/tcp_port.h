@@ -76,8 +76,6 @@ class TcpPort {
                       Dialled done) = 0;
   // As forget(): afterwards `done` will not be called and is not running.
   virtual void cancel(DialId& dial) = 0;
-  // The caller has less time than it said.
-  virtual void hurry(DialId dial, int64_t deadline_ns) = 0;
 
   // An orderly end of a socket whose owner is gone: sends `rest`, then closes without cutting off what the kernel still holds (a plain close() would,
   // where acknowledgements lie unread). Takes over the descriptor. At most options().linger_ns.

@@ -57,13 +57,22 @@ bool TcpSender::has_room() {
   return false;
 }
 
-// Before the sockets are there messages go as far as the places: the poller sends them.
-char* TcpSender::reserve(size_t bytes) {
-  if (failed()) return nullptr;
-  if (!dialled_) {
-    dialled_ = true;
+// There is no room before the sockets are there: a message that was published is on its way, also when its process ends without a word.
+bool TcpSender::connected() {
+  if (connected_) return true;
+  if (!dialled_)
     for (const auto& link : links_) link->dial();
+  dialled_ = true;
+  for (const auto& link : links_) {
+    if (link->connected()) continue;
+    waits_for_ = link->peer();
+    return false;
   }
+  return connected_ = true;
+}
+
+char* TcpSender::reserve(size_t bytes) {
+  if (failed() || !connected()) return nullptr;
   if (bytes > kInlineBytes && !commit()) return nullptr;
   if (!has_room()) return nullptr;
   reserved_ = bytes;

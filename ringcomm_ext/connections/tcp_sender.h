@@ -34,6 +34,7 @@ class TcpSender final : public Sender {
     FrameHeader header;
     char payload[kInlineBytes];
   };
+  bool connected();
   bool has_room();
   bool commit();
   bool failed();
@@ -48,7 +49,7 @@ class TcpSender final : public Sender {
   BudgetedMemory memory_;  // per slot: a line, at whose end the header stands, and the payload
   Outbox outbox_;
   std::vector<std::unique_ptr<TcpLink>> links_;
-  bool dialled_ = false;
+  bool dialled_ = false, connected_ = false;
   uint64_t next_ = 0;   // messages published
   uint64_t until_ = 0;  // there is room for messages below this, as far as was looked
   uint32_t turn_ = 0;   // line and slot of the next one

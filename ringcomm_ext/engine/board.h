@@ -34,6 +34,7 @@ struct Fingerprint {
   bool uniform = true;
   uint32_t schedule = 0;  // hash of schedule, slot and channels
 
+  bool is_message() const { return collective == Collective::send || collective == Collective::recv; }
   uint32_t hash() const;
   // Collective, dtype, op and uniform in one word, as boards and control frames carry them.
   uint32_t what() const;

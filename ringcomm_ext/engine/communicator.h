@@ -42,6 +42,7 @@ struct PeerInfo {
   std::shared_ptr<PeerProcess> process;
   std::shared_ptr<Segment> segment;    // null: it is on another node,
   std::vector<std::string> addresses;  // and its TCP port is here
+  int rails = 1;                       // TcpGroup::rails
   bool remote() const { return segment == nullptr; }
 };
 
@@ -180,17 +181,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const char* stopped_text(int rank) const;
   bool peers_stopped() const;
   int deserter(const Request& request);
-  using Sides = std::vector<std::pair<std::string, std::vector<int>>>;  // what was called, by which ranks
-  Sides sides(uint64_t sequence) const;
-  bool disagreement(const Request& request, int peer, Error& error) const;
-  bool describe_sizes(const Stall& stall, Error& error) const;
-  void await_announcements(uint64_t sequence) const;
-  void ask_others() const;
-  void hear_others() const;
   const char* loss_text(int rank) const;
   Error describe_loss(int culprit, const Request& request, int step) const;
   Error describe_timeout(const Request& request, double seconds) const;
-  Error describe_mismatch(const Stall& stall) const;
   int shown(int rank) const;
   std::vector<int> all_shown(std::vector<int> ranks) const;
   std::string call_text(const Fingerprint& call) const;
@@ -198,6 +191,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::string rank_names(const std::vector<int>& ranks) const;
   std::string missing(const Request& request, int* first) const;
   std::string who_does_not_go_on(const Request& request, int culprit) const;
+
+  // disagreement.cpp
+  using Sides = std::vector<std::pair<std::string, std::vector<int>>>;  // what was called, by which ranks
+  Sides sides(uint64_t sequence) const;
+  bool disagreement(const Request& request, int peer, Error& error) const;
+  bool describe_sizes(const Stall& stall, Error& error) const;
+  void await_announcements(uint64_t sequence) const;
+  void ask_others() const;
+  void hear_others() const;
+  Error describe_mismatch(const Stall& stall) const;
 
   Engine& engine_;
   GroupSpec spec_;

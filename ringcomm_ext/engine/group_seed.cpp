@@ -253,6 +253,7 @@ CommunicatorPtr GroupSeed::connect(GroupSpec spec, const std::vector<PeerCard>& 
     info.global_rank = card.global_rank < 0 ? static_cast<int>(peer) : card.global_rank;
     if (card.node == cards[rank_].node) continue;
     info.addresses = card.addresses;
+    info.rails = card.rails;
     across = true;
   }
   if (!open_node(cards, deadline_ns, spec, error)) return nullptr;

@@ -185,7 +185,7 @@ void taken_back() {
   await("an error", [&] { return to.reserve(8) == nullptr && to.error() != nullptr; });
 }
 
-// What was published arrives though its writer is gone: from the kernel, from the slots, and before the socket was there.
+// What was published arrives though its writer is gone: from the kernel and from the slots.
 void writer_leaves() {
   for (size_t bytes : {size_t{8}, size_t{8} << 20})
     for (bool at_once : {true, false}) {
@@ -197,6 +197,16 @@ void writer_leaves() {
       two.receiver(1).flush();
       CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
     }
+}
+
+// There is no room before there is a socket: what was published would be lost with its process.
+void no_room_before_the_socket() {
+  Two two;
+  two.stop(1);  // the kernel accepts for it, nobody shakes hands
+  const int64_t until = now_ns() + 100 * kMs;
+  while (now_ns() < until) CHECK(two.sender(0).reserve(8) == nullptr);
+  CHECK_EQ(two.sender(0).waits_for(), 1);
+  CHECK(two.sender(0).error() == nullptr);
 }
 
 // An error only after the time of grace, then for good, with rank, address and reason.
@@ -289,6 +299,7 @@ int main() {
       {"returned", returned},
       {"taken back", taken_back},
       {"a writer leaves", writer_leaves},
+      {"no room before the socket", no_room_before_the_socket},
       {"a writer is gone", breaks},
       {"a reader is gone", reader_leaves},
       {"unreachable", unreachable},

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from ringcomm.discover.machine import Sources
-from ringcomm.facts import Address
 from ringcomm.ranges import show_ranges
+from ringcomm.topology.facts import Address
 
 
 def put(root: Path, path: str, text: object) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import fake_machine as fake
 from ringcomm.discover import cores
-from ringcomm.facts import Part
 from ringcomm.ranges import parse_ranges, show_ranges
+from ringcomm.topology.facts import Part
 
 
 def test_two_sockets_of_two_numa_nodes_of_two_complexes_with_two_threads_a_core(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import fake_machine as fake
 from ringcomm.discover import addresses, gpus, host, interfaces, machine, rdma, read
-from ringcomm.facts import Address, NvLinks
 from ringcomm.ranges import parse_ranges
+from ringcomm.topology.facts import Address, NvLinks
 
 SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0"
 

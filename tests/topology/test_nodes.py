@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from ringcomm import bootstrap, config, job_key, nodes, policy, wires
+from ringcomm import bootstrap, config, policy
+from ringcomm.bootstrap import job_key, nodes, wires
 from ringcomm.errors import AgreementError, BootstrapError, ConfigError
-from ringcomm.facts import Address, Interface
+from ringcomm.topology.facts import Address, Interface
 
 LO = Interface("lo", True, 65536, loopback=True, addresses=(Address("127.0.0.1", 8),))
 ETH = Interface("eth0", True, 1500, addresses=(Address("10.0.0.5", 24),))
@@ -153,11 +154,22 @@ def test_ipv6_addresses_are_dialled_in_brackets_and_the_own_node_is_not(
     found = [{**one, **other(addresses=["10.0.0.6", "fd00::6"])} for one in cards("a", "a", "b")]
     ways = [wires.Route(a, "10.0.0.5", "eth0") for a in ("fd00::6", "10.0.0.6")]
     monkeypatch.setattr(wires.routes, "routes", lambda offered, ours: ways)
-    assert wires.targets(found, 0, [0, 0, 1]) == [[], [], ["[fd00::6]:5000", "10.0.0.6:5000"]]
+    own = wires.Target()
+    assert wires.targets(found, 0, [0, 0, 1]) == [own, own, wires.Target(["[fd00::6]:5000", "10.0.0.6:5000"])]
     monkeypatch.setattr(wires, "_ways", {})
     monkeypatch.setattr(wires.routes, "routes", lambda o, u: [wires.Route("10.0.0.6", why_not="no route to host")])
     with pytest.raises(BootstrapError, match=r"rank 2 \(host-b\) listens at .* has no way: no route to host"):
         wires.targets(found, 0, [0, 0, 1])
+
+
+def test_the_ranks_of_a_node_begin_with_different_rails(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [{**one, **other(addresses=["10.0.0.6", "10.1.0.6", "10.2.0.6"])} for one in cards("a", "a", "a", "b")]
+    ways = [wires.Route(f"10.{net}.0.6", f"10.{net}.0.5", f"eth{net}") for net in range(3)]
+    monkeypatch.setattr(wires.routes, "routes", lambda offered, ours: ways)
+    monkeypatch.setattr(wires.routes, "rails", lambda ways, ours: 2)
+    for rank, order in enumerate(((0, 1, 2), (1, 0, 2), (0, 1, 2))):
+        to = wires.targets(found, rank, [0, 0, 0, 1])[3]
+        assert to == wires.Target([f"10.{net}.0.6:5000" for net in order], rails=2)
 
 
 def test_all_ranks_see_the_same_addresses_and_one_key(fresh: None) -> None:

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 import fake_machine as fake
-from ringcomm import paths
-from ringcomm.asymmetry import asymmetries
 from ringcomm.discover.machine import machine
-from ringcomm.facts import Gpu, Interface, Machine, NvLinks, Pci, Port, Rdma
-from ringcomm.reach import Connection, connection, grouped
-from ringcomm.topology import Rank, Topology, Way
+from ringcomm.topology import Rank, Topology, Way, paths
+from ringcomm.topology.asymmetry import asymmetries
+from ringcomm.topology.facts import Gpu, Interface, Machine, NvLinks, Pci, Port, Rdma
+from ringcomm.topology.reach import Connection, connection, grouped
 
 A = Machine("a", "11111111-x", "net:[1]")
 B = Machine("b", "22222222-x", "net:[1]")

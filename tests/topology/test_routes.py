@@ -20,10 +20,11 @@ from ringcomm.discover.routes import (
     link_local_offers,
     master_warning,
     offers,
+    rails,
     route,
     routes,
 )
-from ringcomm.facts import Address, Interface
+from ringcomm.topology.facts import Address, Interface
 
 LO = Interface("lo", True, 65536, loopback=True, addresses=(Address("127.0.0.1", 8), Address("::1", 128)))
 ETH = Interface(
@@ -86,6 +87,29 @@ def test_the_ways_to_try_come_in_order_shared_and_fast_first_dead_ones_last() ->
     offered = ["198.51.100.7", "192.0.2.7", "10.0.0.7", "10.9.0.7", "172.17.0.1"]
     found = routes(offered, [slow, fast, DOCKER], ask)
     assert [way.address for way in found] == ["10.9.0.7", "10.0.0.7", "192.0.2.7", "198.51.100.7"]
+
+
+def test_rails_are_shared_networks_by_interfaces_that_are_equally_fast() -> None:
+    def ours(*rates: float) -> list[Interface]:
+        nets = enumerate(rates)
+        return [
+            Interface(f"eth{n}", True, 1500, rate=rate, addresses=(Address(f"10.{n}.0.5", 24),)) for n, rate in nets
+        ]
+
+    def ask(address: str, _: Iterable[Interface]) -> Route:
+        net = address.split(".")[1]
+        return Route(address, f"10.{net}.0.5", f"eth{net}")
+
+    offered = ["10.0.0.7", "10.0.0.8", "10.1.0.7", "10.1.0.8", "10.2.9.7"]
+    found = routes(offered, ours(25.0, 25.0, 25.0), ask)
+    # Interfaces take turns; the last is on a network we do not share.
+    assert [way.address for way in found] == ["10.0.0.7", "10.1.0.7", "10.0.0.8", "10.1.0.8", "10.2.9.7"]
+    assert rails(found, ours(25.0, 25.0, 25.0)) == 2
+    slower = ours(10.0, 25.0)
+    found = routes(offered[:4], slower, ask)
+    assert found[0].address == "10.1.0.7" and rails(found, slower) == 1
+    both = [replace(way, interface="eth0,eth1") for way in found]  # one address on two interfaces: who knows which
+    assert rails(both, slower) == 1
 
 
 def test_a_link_local_address_is_tried_on_each_link_of_ours() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 import fake_machine as fake
 from ringcomm.discover.machine import machine
-from ringcomm.facts import Machine
-from ringcomm.placing import Process, part_of, placed
 from ringcomm.topology import LEVELS, Rank, Topology
+from ringcomm.topology.facts import Machine
+from ringcomm.topology.placing import Process, part_of, placed
 
 CORES = ["0-3,16-19", "4-7,20-23", "8-9,24-25", "10-11,26-27"]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ringcomm import config, config_topology, policy
+from ringcomm import config, policy
+from ringcomm.config import declared
 from ringcomm.errors import ConfigError
 from ringcomm.tools import explain
 from ringcomm.topology import Rank, Topology
@@ -21,7 +22,7 @@ def loaded(topology: Any, environ: dict[str, str] | None = None) -> config.Confi
 
 
 def node_count(settings: config.Config, members: range) -> int:
-    return policy.count_nodes(config_topology.nodes_of(settings, members) or ())
+    return policy.count_nodes(declared.nodes_of(settings, members) or ())
 
 
 def saved(tmp_path: Path, name: str = "t.json", **changes: Any) -> Path:
@@ -31,7 +32,7 @@ def saved(tmp_path: Path, name: str = "t.json", **changes: Any) -> Path:
 
 
 def chosen(settings: config.Config, members: list[int]) -> str:
-    rules = policy.table(settings, len(members), config_topology.nodes_of(settings, members))
+    rules = policy.table(settings, len(members), declared.nodes_of(settings, members))
     return policy.select(rules, "all_reduce", 1000).schedule
 
 
@@ -43,17 +44,17 @@ def test_rules_see_the_nodes_a_group_spans(tmp_path: Path, topology: Any) -> Non
     assert chosen(settings, [0, 1, 2, 3]) == "tree"
     assert chosen(settings, [1, 2]) == "tree"
     assert chosen(settings, [0, 1]) == chosen(settings, [3, 2]) == chosen(settings, [2]) == "ring"
-    shape = config_topology.of_group(settings, [3, 0, 1])
+    shape = declared.of_group(settings, [3, 0, 1])
     assert shape is not None and shape.nodes == ((0,), (1, 2))
-    assert "3 ranks on 2 uneven nodes of 1, 2, declared by pg_options: topology." in config_topology.log_line(
+    assert "3 ranks on 2 uneven nodes of 1, 2, declared by pg_options: topology." in declared.log_line(
         settings, [3, 0, 1]
     )
 
 
 def test_undeclared_groups_are_one_node_and_nothing_is_logged() -> None:
     settings = loaded({})
-    assert config_topology.nodes_of(settings, range(5)) is None and chosen(settings, [0, 1]) == "ring"
-    assert config_topology.of_group(settings, range(5)) is None and config_topology.log_line(settings, range(5)) == ""
+    assert declared.nodes_of(settings, range(5)) is None and chosen(settings, [0, 1]) == "ring"
+    assert declared.of_group(settings, range(5)) is None and declared.log_line(settings, range(5)) == ""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_variables_declare_too_and_a_second_declaration_is_refused_naming_both()
 def test_a_group_with_a_rank_that_was_not_declared_is_refused(tmp_path: Path, key: str) -> None:
     settings = loaded({"nodes": [[0, 1], [2, 3]]} if key == "nodes" else {"file": str(saved(tmp_path))})
     with pytest.raises(ConfigError, match=rf"topology\.{key} declares 4 ranks \(0 to 3\), but this group has rank 4"):
-        config_topology.nodes_of(settings, [0, 4])
+        declared.nodes_of(settings, [0, 4])
 
 
 def test_the_shape_is_part_of_the_digest_and_the_path_of_a_file_is_not(tmp_path: Path) -> None:

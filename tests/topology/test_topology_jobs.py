@@ -17,12 +17,12 @@ import torch
 import torch.distributed as dist
 
 from ranks import RankError, run_ranks
-from ringcomm import bootstrap, survey
+from ringcomm.bootstrap import cards, survey
 from ringcomm.discover import routes
 from ringcomm.discover.machine import Sources
 from ringcomm.ranges import parse_ranges
-from ringcomm.reach import connection
 from ringcomm.tools import topo
+from ringcomm.topology.reach import connection
 
 RULES = {"all_reduce": [{"nodes": 2, "schedule": "tree"}, {"schedule": "ring"}]}
 
@@ -168,7 +168,7 @@ def test_finding_out_takes_as_many_store_calls_a_rank_at_64_ranks_as_at_16(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With waiting in the store, and not asking now and then, the calls are counted exactly however slow the machine is.
-    monkeypatch.setattr(bootstrap, "FIRST_WAIT", 120.0)
+    monkeypatch.setattr(cards, "FIRST_WAIT", 120.0)
     for size in (16, 64):
         count, found = surveyed(size, tmp_path)
         # Two exchanges of 7 calls a rank and 9 on rank 0.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import fake_machine as fake
 from ringcomm.discover.machine import machine
-from ringcomm.placing import Process, placed
 from ringcomm.tools import topo
 from ringcomm.topology import Topology, Way
+from ringcomm.topology.placing import Process, placed
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "topology.md"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringcomm.facts import Machine
 from ringcomm.topology import Topology, Way
+from ringcomm.topology.facts import Machine
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Exchange of one card per rank through the Store, and the check that the ranks agree. Opens no connection.
+"""Exchange of one card per rank through the Store. Opens no connection.
 
     rank r                          Store                              rank 0
     set card/r (own number)     --> card/1 .. card/n-1 --> waits for all, folds them into one blob
@@ -33,12 +33,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ringcomm.errors import AgreementError, BootstrapError
+from ringcomm.bootstrap.agreement import Card, rank_list
+from ringcomm.errors import BootstrapError
 
 if TYPE_CHECKING:
     from torch.distributed import Store
-
-Card = dict[str, Any]
 
 FIRST_WAIT = 0.5
 """Seconds of one blocking wait in the Store; short, for only after it Ctrl-C is seen and other threads get the client.
@@ -214,7 +213,7 @@ def _absent(run: _Exchange, blob: dict[str, Any] | None) -> str:
     if blob is not None:
         return f"{_slow(run)} (seen by rank {run.rank})"
     missing = run.missing()
-    text = f"{_ranks(missing)} did not come" if missing else "rank 0 came but did not gather the cards"
+    text = f"{rank_list(missing)} did not come" if missing else "rank 0 came but did not gather the cards"
     return f"{text} (seen by rank {run.rank})"
 
 
@@ -224,7 +223,7 @@ def _lead(run: _Exchange, mine: Card) -> list[Card]:
     if late:
         _put_card(run, mine)
     if late and not any(run.there(names) for _ in run.turns()):
-        _give_up(run, f"{_ranks(run.missing())} did not come", [mine, *_present(run).values()])
+        _give_up(run, f"{rank_list(run.missing())} did not come", [mine, *_present(run).values()])
     cards = [mine, *_read_cards(run)]
     first, left_over = _publish(run, cards)
     ids = [first]
@@ -283,7 +282,7 @@ def _slow(run: _Exchange) -> str:
     """Who has not acknowledged: those whose cards are still there."""
     waiting = [r for r in _present(run) if r != run.rank]
     if waiting:
-        return f"{_ranks(waiting)} came but did not take the cards of the group; stopped or gone since?"
+        return f"{rank_list(waiting)} came but did not take the cards of the group; stopped or gone since?"
     return "all ranks came but did not take the same cards; was one restarted in between? Restart all ranks"
 
 
@@ -292,38 +291,3 @@ def _give_up(run: _Exchange, reason: str, cards: Iterable[Card]) -> NoReturn:
     text = run.failure(reason)
     run.store.set(run.key("blob"), json.dumps({"error": text, "nonces": [c["nonce"] for c in cards]}))
     raise BootstrapError(text)
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    """'rank 3', 'ranks 0, 2-5'."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    count = sum(map(len, runs))
-    return f"rank{'s' * (count != 1)} " + ", ".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
-
-
-def check_agreement(cards: Sequence[Card]) -> None:
-    """Compares the `digest` (key -> text, as Config.digest_parts gives it) of all cards.
-
-    Raises AgreementError naming each key that differs and the ranks that have each value, most ranks first; the text
-    depends on the cards only, so all ranks raise the same one.
-    """
-    if all(card["digest"] == cards[0]["digest"] for card in cards):
-        return
-    differ = []
-    for name in sorted({name for card in cards for name in card["digest"]}):
-        holders: dict[str, list[int]] = {}
-        for rank, card in enumerate(cards):
-            holders.setdefault(card["digest"].get(name, "(not set)"), []).append(rank)
-        if len(holders) > 1:
-            sides = sorted(holders.items(), key=lambda side: (-len(side[1]), side[1]))
-            differ.append(f"{name}: " + ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in sides))
-    if differ:
-        raise AgreementError(
-            "the ranks of this group were started with different settings or versions; give all the same. "
-            + "; ".join(differ)
-        )

@@ -34,7 +34,7 @@ def _parsed(text: str, shown: str) -> Located:
     """Cached: every group of a process reads the configuration, and parsing takes longer than making the group."""
     import yaml
 
-    loader = yaml.SafeLoader(text)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     try:
         node = loader.get_single_node()
         if node is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, permutations
 
-from ringcomm import paths
-from ringcomm.facts import Machine
-from ringcomm.topology import Topology, Way
+from ringcomm.topology import Topology, Way, paths
+from ringcomm.topology.facts import Machine
 
 
 def asymmetries(topology: Topology) -> list[str]:

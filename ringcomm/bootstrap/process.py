@@ -10,10 +10,11 @@ from functools import lru_cache
 from typing import Any
 
 import ringcomm
-from ringcomm import config_topology, flight_record, log_lines, plan
-from ringcomm.config import Config
+from ringcomm import flight_record, plan
+from ringcomm.bootstrap import log_lines
+from ringcomm.config import Config, declared
 from ringcomm.discover import host
-from ringcomm.facts import Machine
+from ringcomm.topology.facts import Machine
 
 _lock = threading.Lock()
 _engine_started = False
@@ -83,5 +84,5 @@ def start_log(extension: Any, settings: Config, rank: int, members: Sequence[int
         extension.log(1, log_lines.of_process(extension.reduce_isa(), host.usable_cores()))
     _introduced = True
     if rank == 0:
-        for line in filter(None, (*settings.log_lines(), config_topology.log_line(settings, members))):
+        for line in filter(None, (*settings.log_lines(), declared.log_line(settings, members))):
             extension.log(1, line)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from ringcomm import config_topology
-from ringcomm.config import Config
+from ringcomm.config import Config, declared
 from ringcomm.topology import Place
 
 
@@ -16,15 +15,15 @@ def numbers(settings: Config, members: Sequence[int], cards: Sequence[Mapping[st
     members: the ranks by their numbers in the job; cards: what the ranks said of themselves (`machine`). Ranks of one
     machine are on one node, but where `connections.across` is tcp only those that are declared to be.
     """
-    shape = config_topology.of_group(settings, members) if settings.connections.across == "tcp" else None
+    shape = declared.of_group(settings, members) if settings.connections.across == "tcp" else None
     apart = [rank.node for rank in shape.ranks] if shape is not None else [0] * len(members)
     return _numbered([(card["machine"], node) for card, node in zip(cards, apart, strict=True)])
 
 
 def places(settings: Config, members: Sequence[int], cards: Sequence[Mapping[str, Any]]) -> tuple[Place, ...]:
     """Where policy rules see each rank: on the declared nodes, else on the machines the ranks turned out to be on."""
-    declared = config_topology.nodes_of(settings, members)
-    return declared if declared is not None else tuple(_numbered([card["machine"] for card in cards]))
+    said = declared.nodes_of(settings, members)
+    return said if said is not None else tuple(_numbered([card["machine"] for card in cards]))
 
 
 def _numbered(marks: Sequence[Hashable]) -> list[int]:

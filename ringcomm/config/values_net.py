@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ringcomm.config.located import Located
 from ringcomm.errors import ConfigError
-from ringcomm.located import Located
 
 _NAME = re.compile(r"[^\s,=^/]{1,15}")  # what the kernel allows, less our marks
 _RANGE = re.compile(r"\s*([0-9]+)\s*[-:]\s*([0-9]+)\s*")

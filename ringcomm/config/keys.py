@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field, fields
 from typing import Any
 
-from ringcomm.values import Kind
+from ringcomm.config.values import Kind
 
 
 def key(kind: Kind, default: Any, doc: str, *, env: str | None = None, agree: bool = False) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringcomm.config_key import key
-from ringcomm.values import Duration, Text, Whole
-from ringcomm.values_net import Interfaces, InterfacesKind, PortsKind
-from ringcomm.values_verbs import Hcas, HcasKind
+from ringcomm.config.keys import key
+from ringcomm.config.values import Duration, Text, Whole
+from ringcomm.config.values_net import Interfaces, InterfacesKind, PortsKind
+from ringcomm.config.values_verbs import Hcas, HcasKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,7 @@ class Verbs:
     retry_count: int = key(
         Whole(0, 6),
         6,
-        "How often it is sent again before the connection breaks. 7, which devices take too, is for ever to soft RoCE.",
+        "How often it is sent again before the connection breaks. 7, which devices take too, means for ever to soft "
+        "RoCE.",
         env="RINGCOMM_IB_RETRY_CNT",
     )

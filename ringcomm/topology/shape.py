@@ -22,9 +22,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ringcomm.facts import Machine
 from ringcomm.plain import from_plain, to_plain
 from ringcomm.ranges import parse_ranges, show_ranges
+from ringcomm.topology.facts import Machine
 
 LEVELS = ("pod", "node", "socket", "numa", "complex")
 Place = int | tuple[int, ...]

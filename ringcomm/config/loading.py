@@ -11,14 +11,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ringcomm.config import COLLECTIVES, SECTIONS, Config, Options, dotted, shipped, shipped_names
-from ringcomm.config_key import setting_fields
-from ringcomm.config_policy import default_policy, policy_rules, schedule_files
-from ringcomm.config_read import mapping, nearest, parse
-from ringcomm.config_topology import declared
+from ringcomm.config import Options
+from ringcomm.config.declared import declared
+from ringcomm.config.keys import setting_fields
+from ringcomm.config.located import Located, from_python, read_yaml
+from ringcomm.config.reading import mapping, nearest, parse
+from ringcomm.config.rule import COLLECTIVES
+from ringcomm.config.rule_reading import default_policy, policy_rules, schedule_files
+from ringcomm.config.schema import SECTIONS, Config, dotted
+from ringcomm.config.shipped import shipped, shipped_names
+from ringcomm.config.values import show_bytes
 from ringcomm.errors import ConfigError
-from ringcomm.located import Located, from_python, read_yaml
-from ringcomm.values import show_bytes
 
 _OTHER_VARIABLES = ("RINGCOMM_CONFIG", "RINGCOMM_REPLACE")
 # Variables of the build and of the tests are not settings of a job.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ringcomm.config import Config, Shape
+from ringcomm.config.schema import Config
+from ringcomm.config.sections import Shape
 from ringcomm.errors import ConfigError
 from ringcomm.topology import Place, Rank, Topology
 

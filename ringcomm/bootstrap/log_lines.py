@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 import ringcomm
+from ringcomm.bootstrap.verbs import Wire
+from ringcomm.config.values import show_bytes
 from ringcomm.discover.routes import Route
-from ringcomm.values import show_bytes
-from ringcomm.verbs import Wire
 
 
 def of_process(reduce_isa: str, cores: int) -> str:
@@ -44,11 +44,12 @@ def of_connections(kind: str, slots: int, capacity: Mapping[str, int], channels:
     return f"over {kind}, {_many(channels, 'channel')}, {slots} slots ({sizes})"
 
 
-def of_net(taken: Wire, rails: str, way: Route, port: int, peer: int, host: str) -> str:
-    """Once per process that has peers on other nodes. rails: the RDMA devices, if any; way: to the first such peer."""
-    by = f"by {rails}, met " if rails else ""
-    way_text = f"over {way.interface}: {way.source} port {port} to {way.address} of rank {peer} ({host})"
-    return f"net: {taken.kind}, {taken.why}; {by}{way_text}"
+def of_net(taken: Wire, devices: str, rails: Sequence[Route], port: int, peer: int, host: str) -> str:
+    """Once per process that has peers on other nodes. devices: for RDMA, if any; rails: the ways to the first such peer
+    that channels and ranks take by turns."""
+    by = f"by {devices}, met " if devices else ""
+    ways = " and ".join(f"{way.interface}: {way.source} port {port} to {way.address}" for way in rails)
+    return f"net: {taken.kind}, {taken.why}; {by}over {ways} of rank {peer} ({host})"
 
 
 def of_waits(spin_ns: int, timeout: timedelta) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ringcomm.config.located import Located
 from ringcomm.errors import ConfigError
-from ringcomm.located import Located
 from ringcomm.ranges import parse_ranges, show_ranges
 
 Nodes = tuple[tuple[int, ...], ...]

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+from ringcomm.config.located import Located
 from ringcomm.errors import ConfigError
-from ringcomm.located import Located
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

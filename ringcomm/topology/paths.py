@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringcomm.facts import Gpu, Machine, Pci
+from ringcomm.topology.facts import Gpu, Machine, Pci
 
 LEGEND = {
     "X": "the device itself",

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringcomm import bootstrap
+from ringcomm.config.values_net import Interfaces
 from ringcomm.discover import cores, routes
 from ringcomm.discover.machine import Sources, machine
 from ringcomm.discover.opening import Offer, can_open
-from ringcomm.facts import Machine
-from ringcomm.placing import Process, placed
 from ringcomm.plain import from_plain, to_plain
 from ringcomm.ranges import show_ranges
 from ringcomm.topology import Topology, Way
-from ringcomm.values_net import Interfaces
+from ringcomm.topology.facts import Machine
+from ringcomm.topology.placing import Process, placed
 
 if TYPE_CHECKING:
     from torch.distributed import Store

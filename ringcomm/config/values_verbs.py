@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ringcomm.config.located import Located
 from ringcomm.errors import ConfigError
-from ringcomm.located import Located
 
 _ENTRY = re.compile(r"(\^?)(=?)([^\s,=^/:]{1,63})(?::([1-9][0-9]{0,2}))?")
 

@@ -6,9 +6,9 @@ import inspect
 from typing import Any
 
 from ringcomm.config import COLLECTIVES, SECTIONS, Config, PolicyRule, shipped_names
-from ringcomm.config_key import setting_fields
-from ringcomm.config_load import variables
-from ringcomm.config_policy import NO_BYTES
+from ringcomm.config.keys import setting_fields
+from ringcomm.config.loading import variables
+from ringcomm.config.rule_reading import NO_BYTES
 
 HEAD = """\
 # Configuration

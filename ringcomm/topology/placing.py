@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ringcomm.facts import Cores, Machine, Part, Pci
 from ringcomm.ranges import parse_ranges
 from ringcomm.topology import Rank, Topology, Way
+from ringcomm.topology.facts import Cores, Machine, Part, Pci
 
 _LOCAL, _UNKNOWN = 10, 255
 """As the firmware's table of NUMA distances has it: 10 is local, 255 out of reach; a known distance is below that."""

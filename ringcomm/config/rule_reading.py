@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ringcomm.config import CHOSEN, COLLECTIVES, PolicyRule, setting_fields, shipped
-from ringcomm.config_read import items, mapping, nearest, parse
+from ringcomm.config.keys import setting_fields
+from ringcomm.config.located import Located, read_yaml
+from ringcomm.config.reading import items, mapping, nearest, parse
+from ringcomm.config.rule import CHOSEN, COLLECTIVES, PolicyRule
+from ringcomm.config.shipped import shipped
 from ringcomm.errors import ConfigError
-from ringcomm.located import Located, read_yaml
 
 NO_BYTES = {
     "all_to_all": "with uneven splits no rank knows the others' bytes, so they could choose differently",

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ringcomm import job_key, log_lines, verbs
+from ringcomm.bootstrap import job_key, log_lines, verbs
+from ringcomm.bootstrap.verbs import Wire
 from ringcomm.config import Config
 from ringcomm.discover import addresses, interfaces, routes
 from ringcomm.discover.routes import Route
 from ringcomm.errors import AgreementError, BootstrapError, ConfigError
-from ringcomm.facts import Interface
-from ringcomm.verbs import Wire
+from ringcomm.topology.facts import Interface
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -35,9 +35,19 @@ class _Port:
     """port, addresses, key (its id, see job_key); verbs or no_verbs (see verbs)."""
 
 
+@dataclass(frozen=True)
+class Target:
+    """How a rank's port is dialled."""
+
+    addresses: list[str] = field(default_factory=list)
+    """`address:port`, in the order to try them; none for a rank of this rank's own node."""
+    rails: int = 1
+    """So many of them, the first, lead over interfaces that are equally good: channel c begins with number c."""
+
+
 _lock = threading.Lock()
 _port: _Port | None = None
-_ways: dict[tuple[str, ...], list[Route]] = {}
+_ways: dict[tuple[str, ...], tuple[list[Route], int]] = {}
 _logged = False
 
 
@@ -72,20 +82,25 @@ def introduced(
     return cards
 
 
-def targets(cards: Sequence[Card], rank: int, nodes: Sequence[int]) -> list[list[str]]:
-    """For each rank of the group the `address:port` to dial, in order; none for those of this rank's own node.
-
-    Raises BootstrapError naming a rank to which this host has no way at all.
+def targets(cards: Sequence[Card], rank: int, nodes: Sequence[int]) -> list[Target]:
+    """How this rank dials each rank of the group. Where there are several rails the ranks of a node begin with
+    different ones. Raises BootstrapError naming a rank to which this host has no way at all.
     """
     found = []
+    turn = list(nodes[:rank]).count(nodes[rank])
     for peer, one in enumerate(cards):
-        ways = [] if nodes[peer] == nodes[rank] else _ways_to(one, cards[rank])
-        if ways and not ways[0].source:
+        if nodes[peer] == nodes[rank]:
+            found.append(Target())
+            continue
+        ways, rails = _ways_to(one, cards[rank])
+        if not ways[0].source:
             raise BootstrapError(
                 f"rank {peer} ({one['hostname']}) listens at {', '.join(one['addresses'])}, to which "
                 f"{cards[rank]['hostname']} has no way: {ways[0].why_not}. What a host offers: tcp.interfaces"
             )
-        found.append([_dialled(way.address, one["port"]) for way in ways])
+        first = turn % rails
+        ways = [*ways[first:rails], *ways[:first], *ways[rails:]]
+        found.append(Target([_dialled(way.address, one["port"]) for way in ways], rails))
     return found
 
 
@@ -98,22 +113,23 @@ def log_once(
         return
     _logged = True
     peer = next(r for r in range(len(cards)) if nodes[r] != nodes[rank])
-    way = _ways_to(cards[peer], cards[rank])[0]
-    rails = verbs.of_rails(cards[rank]["verbs"]) if taken.kind == "verbs" else ""
-    text = log_lines.of_net(taken, rails, way, cards[rank]["port"], peer, cards[peer]["hostname"])
-    extension.log(1, text)
+    ways, rails = _ways_to(cards[peer], cards[rank])
+    devices = verbs.of_rails(cards[rank]["verbs"]) if taken.kind == "verbs" else ""
+    port, host = cards[rank]["port"], cards[peer]["hostname"]
+    extension.log(1, log_lines.of_net(taken, devices, ways[:rails], port, peer, host))
 
 
-def _ways_to(peer: Card, mine: Card) -> list[Route]:
+def _ways_to(peer: Card, mine: Card) -> tuple[list[Route], int]:
+    """The ways, at least one, and how many of them are rails."""
     key = tuple(peer["addresses"])
     # Nodes by declaration only: all addresses are ours too, loopback the nearest.
     if peer["machine"] == mine["machine"]:
-        return [
-            Route(address, address, "loopback" if _loopback(address) else "own")
-            for address in sorted(key, key=lambda a: not _loopback(a))
-        ]
+        own = sorted(key, key=lambda a: not _loopback(a))
+        return [Route(address, address, "loopback" if _loopback(address) else "own") for address in own], 1
     if key not in _ways:
-        _ways[key] = routes.routes(key, interfaces.interfaces(addresses.addresses()))
+        ours = interfaces.interfaces(addresses.addresses())
+        ways = routes.routes(key, ours)
+        _ways[key] = ways, routes.rails(ways, ours)
     return _ways[key]
 
 
