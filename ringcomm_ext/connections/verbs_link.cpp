@@ -57,7 +57,6 @@ VerbsLink::~VerbsLink() {
 // --------------------------------------------------------------------------------------------------------------- meeting
 
 void VerbsLink::dial() {
-  dialled_ = true;
   dial_id_ = shared_.net.port().dial(shared_.group.peers[static_cast<size_t>(peer_)], greeting_,
                                      now_ns() + shared_.group.dial_ns,
                                      [this](int fd, const Error& error) { connected(fd, error); });
@@ -112,7 +111,6 @@ void VerbsLink::on_note() {
       good = heed(note);
     }
     if (!good) return;
-    push();
     shared_.own.ring();
   }
 }
@@ -157,24 +155,17 @@ void VerbsLink::ask_for_slots() {
 
 // --------------------------------------------------------------------------------------------------------------- sending
 
-bool VerbsLink::can_post(const VerbsOutbox::Entry& entry) const {
-  return entry.small() || has_slots_.load(std::memory_order_acquire);
-}
-
 // Publish-then-look (the caller, before this) against leave-then-look (the loop): whoever leaves last sees all that was published.
 void VerbsLink::push() {
-  if (!ready_.load(std::memory_order_seq_cst)) return;  // on_note() pushes
-  uint64_t next;
   do {
     const Turn turn(posting_);
     if (!turn) return;
-    next = posted_.load(std::memory_order_relaxed);
-    while (next != outbox_.published.load(std::memory_order_seq_cst) && can_post(outbox_.at(next)) && !broken()) {
+    uint64_t next = posted_.load(std::memory_order_relaxed);
+    while (next != outbox_.published.load(std::memory_order_seq_cst) && !broken()) {
       if (const int failed = post(next)) return fail(std::strerror(failed));
       posted_.store(++next, std::memory_order_seq_cst);
     }
-  } while (posted_.load() != outbox_.published.load(std::memory_order_seq_cst) && !broken() &&
-           can_post(outbox_.at(posted_.load())));
+  } while (posted_.load() != outbox_.published.load(std::memory_order_seq_cst) && !broken());
 }
 
 // The payload first, its line behind it: a reliable connection delivers in this order, and only the line makes a completion at the reader. Completions here are
@@ -261,8 +252,7 @@ bool VerbsLink::wake_sleepers_on_news() {
 
 bool VerbsLink::over() {
   const uint64_t published = outbox_.published.load(std::memory_order_seq_cst);
-  if (!dialled_.load() || broken() || counted() == published) return true;
-  if (!ready_.load()) return false;
+  if (broken() || counted() == published) return true;
   push();
   if (posted_.load() == published) mark();
   poll();

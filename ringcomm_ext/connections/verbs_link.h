@@ -46,7 +46,9 @@ class VerbsLink {
 
   void dial();        // once; the sender's thread
   void want_slots();  // once, when a first message needs one; the sender's thread
-  // Posts what it can. Any of the two threads.
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  bool has_slots() const { return has_slots_.load(std::memory_order_acquire); }
+  // Posts what was published, if it is ready (and has slots) for it. Any of the two threads.
   void push();
   // Takes in what has completed. Any of the two threads.
   void poll();
@@ -65,7 +67,6 @@ class VerbsLink {
   void on_note();
   bool heed(const Note& note);
   void ask_for_slots();
-  bool can_post(const VerbsOutbox::Entry& entry) const;
   int post(uint64_t message);
   void mark();
   void fail(const char* what, bool consequence = false);
@@ -77,7 +78,6 @@ class VerbsLink {
   const Greeting greeting_;
   const int peer_;
   TcpPort::DialId dial_id_ = 0;
-  std::atomic<bool> dialled_{false};
 
   std::mutex meeting_;  // what follows: how the two ends met. Never taken in the way of data
   int fd_ = -1;

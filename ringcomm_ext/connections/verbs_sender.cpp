@@ -74,11 +74,23 @@ bool VerbsSender::look_for_room(bool small) {
   return has_room(small);
 }
 
-// Before the connections are there messages go as far as the places: the poller posts them.
+// There is no room before the connections, and the readers' slots, are there: a message that was published is on its way, also when its process ends without a word.
+bool VerbsSender::connected(bool small) {
+  if (small ? all_ready_ : all_have_slots_) return true;
+  for (const auto& link : links_) {
+    if (link->ready() && (small || link->has_slots())) continue;
+    waits_for_ = link->peer();
+    return false;
+  }
+  all_ready_ = true;
+  all_have_slots_ |= !small;
+  return true;
+}
+
 char* VerbsSender::reserve(size_t bytes) {
   if (failed() || !start()) return nullptr;
   const bool small = bytes <= kInlineBytes;
-  if (!small && !commit()) return nullptr;
+  if ((!small && !commit()) || !connected(small)) return nullptr;
   if (!has_room(small) && !look_for_room(small)) {
     bool news = false;
     for (const auto& link : links_) news |= link->wake_sleepers_on_news();

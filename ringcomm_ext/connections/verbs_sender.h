@@ -30,6 +30,7 @@ class VerbsSender final : public Sender, public VerbsEnd {
  private:
   bool start();
   bool commit();
+  bool connected(bool small);
   bool has_room(bool small);
   bool look_for_room(bool small);
   bool failed();
@@ -39,7 +40,7 @@ class VerbsSender final : public Sender, public VerbsEnd {
   VerbsDevice& device_;
   VerbsOutbox outbox_;
   std::vector<std::unique_ptr<VerbsLink>> links_;  // gone before the memory that the device reads
-  bool started_ = false;
+  bool started_ = false, all_ready_ = false, all_have_slots_ = false;
   uint64_t next_ = 0, next_payload_ = 0;    // messages published, and those over 56 bytes among them
   uint64_t until_ = 0, until_payload_ = 0;  // there is room below these, as far as was looked
   size_t reserved_ = 0;

@@ -91,7 +91,7 @@ void mixed_sizes() {
   reader.join();
 }
 
-// What was published arrives though its writer is gone: what is under way, what waits for slots, and what waits for the connection.
+// What was published arrives though its writer is gone, at once or after a while.
 void writer_leaves() {
   for (size_t bytes : {size_t{8}, size_t{4} << 20})
     for (bool at_once : {true, false}) {
@@ -164,7 +164,9 @@ void reader_is_gone() {
 // The reader's memory: it has an error of its own that says so at once, its writer one that names it.
 void reader_has_no_memory() {
   VerbsPair two({1 << 20, 100 * kMs, {size_t{64} << 20, 1 << 20}});
-  put(two, 0, 1 << 20, 1, 0);
+  put(two, 0, 8, 1, 0);
+  take(two, 1, 8, 1, 0);
+  CHECK(two.sender(0).reserve(1 << 20) == nullptr);  // asks for slots
   const Error theirs = receiving_fails(two, 1, 1 << 20);
   CHECK(theirs.cause == Cause::no_memory);
   CHECK_CONTAINS(theirs.text, "memory.limit");
@@ -176,11 +178,12 @@ void unmade() {
   Random random(1);
   for (int i = 0; i < 60; ++i) {
     VerbsPair two;
-    for (int r = 0; r < 2; ++r)
-      for (size_t bytes : {size_t{8}, size_t{80}})
-        if (char* place = two.sender(r).reserve(bytes)) fill(place, bytes, 1, 0), two.sender(r).publish(0);
-    const int64_t until = now_ns() + static_cast<int64_t>(random.below(2'000'000));
-    while (now_ns() < until) continue;
+    const int64_t until = now_ns() + static_cast<int64_t>(random.below(4'000'000));
+    do {
+      for (int r = 0; r < 2; ++r)
+        for (size_t bytes : {size_t{8}, size_t{80}})
+          if (char* place = two.sender(r).reserve(bytes)) fill(place, bytes, 1, 0), two.sender(r).publish(0);
+    } while (now_ns() < until);
     two.leave(static_cast<int>(random.below(2)));
   }
 }

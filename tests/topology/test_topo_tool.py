@@ -62,7 +62,11 @@ def test_every_word_of_a_matrix_is_in_its_legend() -> None:
 def test_pairs_are_summed_up_by_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert topo.main(["--json", "--load", str(page.SAVED / "two_servers.json")]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert [(c["kind"], c["proved"]) for c in answer["connections"]] == [("shm", True), ("tcp", False), ("tcp", False)]
+    assert [(c["kind"], c["proved"]) for c in answer["connections"]] == [
+        ("shm", True),
+        ("verbs", False),
+        ("verbs", False),
+    ]
     assert answer["connections"][0]["pairs"][0] == {"reader": 0, "writers": "1-3"}
     assert "different hosts (gpu-0, gpu-1)" in answer["connections"][1]["why"]
     assert len(answer["asymmetric"]) == 1 and "mlx5_1" in answer["asymmetric"][0]
