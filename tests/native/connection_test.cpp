@@ -106,6 +106,7 @@ void full(const Kind& kind) {
     auto world = kind.make({});
     Sender& to = *world->rank(0).sender(ConnectionKind::pair, 0, 1);
     Receiver& from = *world->rank(1).receiver(ConnectionKind::pair, 0, 0);
+    room(to, bytes);  // a wire takes its time to come about
     const uint64_t fit = put_until_full(to, bytes, 3);
     CHECK(fit >= 4);  // as many as the FIFO has slots, without any doing of the reader
     CHECK_EQ(to.waits_for(), 1);
@@ -127,6 +128,7 @@ void fan_out(const Kind& kind) {
   std::vector<Receiver*> readers;
   for (int r : {0, 2, 3}) readers.push_back(world->rank(r).receiver(ConnectionKind::fan_out, 0, 1));
   uint64_t fit = 0;
+  room(to, 100);
   // Until all but one are through and there is no room: with different wires behind it, it may have been full for another reader's sake.
   for (uint64_t more = 1; more > 0; fit += more) {
     more = put_until_full(to, 100, 5, fit);
@@ -147,7 +149,9 @@ void fan_out(const Kind& kind) {
 void independent(const Kind& kind) {
   auto world = kind.make({3, 2});
   Connections &a = world->rank(0), &b = world->rank(1), &c = world->rank(2);
+  room(*a.sender(ConnectionKind::pair, 0, 1), 200);
   const uint64_t stuck = put_until_full(*a.sender(ConnectionKind::pair, 0, 1), 200, 1);
+  CHECK(stuck >= 4);
   const auto passes = [](Sender* to, std::vector<Receiver*> readers, uint64_t stream) {
     for (uint64_t k = 0; k < 20; ++k) {
       const size_t bytes = k % 2 ? 8 : 600;
