@@ -105,6 +105,12 @@ def programs(modes: list[str], only: str | None) -> Iterator[Program]:
                 yield Program(source.stem, mode, source, source.name)
 
 
+def helpers(program: Program) -> list[Path]:
+    """Sources in tests/native that belong to no single program."""
+    own = ("_test.cpp", "_planted.cpp")
+    return [] if program.macros else [path for path in sorted(TESTS.glob("*.cpp")) if not path.name.endswith(own)]
+
+
 def ninja_file(todo: list[Program]) -> str:
     """Objects once per set of flags, then one link per program."""
     lines = [
@@ -124,7 +130,7 @@ def ninja_file(todo: list[Program]) -> str:
         # A planted macro is for one header of the core: no need to build the engine once more with it.
         folders = FOLDERS[:1] if program.macros else FOLDERS
         sources = [path for folder in folders for path in sorted((ROOT / "ringcomm_ext" / folder).glob("*.cpp"))]
-        for source in [program.source, *sources]:
+        for source in [program.source, *helpers(program), *sources]:
             target = program.folder / f"{source.relative_to(ROOT)}.o"
             objects.append(str(target))
             if target not in done:

@@ -183,4 +183,18 @@ void EventLoop::close_in_child() {
       if (const int open = fd.load(); open >= 0) close(open);
 }
 
+void EventLoop::close_in_child_too(int fd) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  free_slot()->store(fd);
+}
+
+void EventLoop::keep_in_child(int fd) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  for (Block* b = &slots_; b != nullptr; b = b->next.load())
+    for (auto& slot : b->fds) {
+      int expected = fd;
+      if (slot.compare_exchange_strong(expected, -1)) return;
+    }
+}
+
 }  // namespace ringcomm

@@ -56,6 +56,9 @@ class EventLoop {
   void run_ready();
   // In a forked child: closes its own descriptors and all that are in it, or the parent's peers would not see its end. Async-signal-safe.
   void close_in_child();
+  // The same for one that epoll cannot watch, until keep_in_child().
+  void close_in_child_too(int fd);
+  void keep_in_child(int fd);
 
  private:
   // Descriptors, for close_in_child(): the lock may be held for ever there.

@@ -1,6 +1,7 @@
 #include "connections/mixed.h"
 
 #include <map>
+#include <string>
 #include <utility>
 
 namespace ringcomm {
@@ -58,22 +59,22 @@ class MixedFanOut final : public Sender {
 
 class MixedConnections final : public Connections {
  public:
-  MixedConnections(TcpGroup group, std::vector<ShmPeer> peers, TcpPort& port, MemoryBudget& budget) {
-    const auto own = static_cast<size_t>(group.rank);
+  MixedConnections(const ShmLayout& layout, int rank, std::vector<ShmPeer> peers, MemoryBudget& budget,
+                   std::unique_ptr<Connections> wire)
+      : wire_(std::move(wire)), kind_(std::string("shm+") + wire_->kind()) {
+    const auto own = static_cast<size_t>(rank);
     for (const ShmPeer& p : peers) near_.push_back(p.segment != nullptr);
     for (size_t r = 0; r < near_.size(); ++r) any_near_ |= near_[r] && r != own, any_far_ |= !near_[r];
-    Doorbell& doorbell = *peers[own].doorbell;
-    shm_ = make_shm_connections(group.layout, group.rank, std::move(peers), budget);
-    tcp_ = make_tcp_connections(std::move(group), port, doorbell, budget);
+    shm_ = make_shm_connections(layout, rank, std::move(peers), budget);
   }
 
   Sender* sender(ConnectionKind kind, int channel, int peer) override {
     if (kind == ConnectionKind::pair) return of(peer).sender(kind, channel, peer);
     if (!any_far_) return shm_->sender(kind, channel, peer);
-    if (!any_near_) return tcp_->sender(kind, channel, peer);
+    if (!any_near_) return wire_->sender(kind, channel, peer);
     auto& fan = fan_outs_[channel];
     if (!fan)
-      fan = std::make_unique<MixedFanOut>(*shm_->sender(kind, channel, peer), *tcp_->sender(kind, channel, peer));
+      fan = std::make_unique<MixedFanOut>(*shm_->sender(kind, channel, peer), *wire_->sender(kind, channel, peer));
     return fan.get();
   }
   Receiver* receiver(ConnectionKind kind, int channel, int peer) override {
@@ -81,22 +82,23 @@ class MixedConnections final : public Connections {
   }
   Sender* message_sender(int peer) override { return of(peer).message_sender(peer); }
   Receiver* message_receiver(int peer) override { return of(peer).message_receiver(peer); }
-  const char* kind() const override { return "shm+tcp"; }
+  const char* kind() const override { return kind_.c_str(); }
 
  private:
-  Connections& of(int peer) const { return near_[static_cast<size_t>(peer)] ? *shm_ : *tcp_; }
+  Connections& of(int peer) const { return near_[static_cast<size_t>(peer)] ? *shm_ : *wire_; }
 
   std::vector<bool> near_;  // by rank
   bool any_near_ = false, any_far_ = false;
-  std::unique_ptr<Connections> shm_, tcp_;
+  std::unique_ptr<Connections> shm_, wire_;
+  const std::string kind_;
   std::map<int, std::unique_ptr<MixedFanOut>> fan_outs_;  // by channel
 };
 
 }  // namespace
 
-std::unique_ptr<Connections> make_mixed_connections(TcpGroup group, std::vector<ShmPeer> peers, TcpPort& port,
-                                                    MemoryBudget& budget) {
-  return std::make_unique<MixedConnections>(std::move(group), std::move(peers), port, budget);
+std::unique_ptr<Connections> make_mixed_connections(const ShmLayout& layout, int rank, std::vector<ShmPeer> peers,
+                                                    MemoryBudget& budget, std::unique_ptr<Connections> wire) {
+  return std::make_unique<MixedConnections>(layout, rank, std::move(peers), budget, std::move(wire));
 }
 
 }  // namespace ringcomm

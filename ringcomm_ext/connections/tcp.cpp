@@ -20,7 +20,7 @@ using End = std::tuple<uint8_t, int, int>;
 
 class TcpConnections final : public Connections {
  public:
-  TcpConnections(TcpGroup group, TcpPort& port, Doorbell& own, MemoryBudget& budget)
+  TcpConnections(WireGroup group, TcpPort& port, Doorbell& own, MemoryBudget& budget)
       : shared_{std::move(group), port, own, budget}, late_(port.loop()) {
     registered_ = port.add_sender([this] { return late_.all_told(); });
     port.expect(shared_.group.topic, [this](const Greeting& greeting, int fd) { arrived(greeting, fd); });
@@ -111,7 +111,7 @@ class TcpConnections final : public Connections {
 
 }  // namespace
 
-std::unique_ptr<Connections> make_tcp_connections(TcpGroup group, TcpPort& port, Doorbell& own, MemoryBudget& budget) {
+std::unique_ptr<Connections> make_tcp_connections(WireGroup group, TcpPort& port, Doorbell& own, MemoryBudget& budget) {
   return std::make_unique<TcpConnections>(std::move(group), port, own, budget);
 }
 

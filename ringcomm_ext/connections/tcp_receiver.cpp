@@ -14,7 +14,6 @@
 namespace ringcomm {
 namespace {
 
-constexpr int64_t kLateNs = 1'000'000;  // guessed: long against a collective, short against what notices
 constexpr size_t kMovable = 256;        // what is moved for the sake of alignment alone
 
 }  // namespace
@@ -141,7 +140,7 @@ bool TcpReceiver::count_late() {
   return true;
 }
 
-bool TcpReceiver::told() const {
+bool TcpReceiver::told() {
   const int fd = fd_.load();
   return fd < 0 || (counted_.load() == flushed_.load() && reached_peer(fd));
 }
@@ -177,46 +176,6 @@ void TcpReceiver::broke(const char* what) {
 bool TcpReceiver::failed() {
   if (!error_ && reason_ && now_ns() - broken_at_ >= shared_.group.grace_ns) error_ = reason_;
   return error_ || reason_;
-}
-
-// ----------------------------------------------------------------------------------------------------------- late counts
-
-LateCounts::~LateCounts() { stop(); }
-
-void LateCounts::add(TcpReceiver* receiver) {
-  const std::lock_guard<std::mutex> hold(mutex_);
-  receivers_.push_back(receiver);
-}
-
-void LateCounts::stop() {
-  EventLoop::TimerId timer;
-  {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    stopped_ = true;
-    timer = timer_;
-  }
-  loop_.cancel(timer);
-}
-
-bool LateCounts::all_told() {
-  const std::lock_guard<std::mutex> hold(mutex_);
-  return std::all_of(receivers_.begin(), receivers_.end(), [](const TcpReceiver* r) { return r->told(); });
-}
-
-void LateCounts::schedule() {
-  const std::lock_guard<std::mutex> hold(mutex_);
-  if (!stopped_) timer_ = loop_.at(now_ns() + kLateNs, [this] { look(); });
-}
-
-// All of it under the lock: then a look whose timer is not timer_ any more is past the lock, and stop() need not know of it. The mark is taken back
-// before the look: who flushes afterwards sets it again.
-void LateCounts::look() {
-  const std::lock_guard<std::mutex> hold(mutex_);
-  if (stopped_) return;
-  due_.store(false, std::memory_order_seq_cst);
-  bool owed = false;
-  for (TcpReceiver* r : receivers_) owed |= r->count_late();
-  if (owed && !due_.exchange(true)) timer_ = loop_.at(now_ns() + kLateNs, [this] { look(); });
 }
 
 }  // namespace ringcomm

@@ -1,4 +1,4 @@
-// A Receiver over TCP, and the counts it owes. docs/tcp.md.
+// A Receiver over TCP. docs/tcp.md.
 //
 // Bytes lie in one buffer, frame behind frame. Small ones come many at a time; of a large one just what it lacks is asked for, and a line more, so that the
 // next header comes with it and hardly anything is ever moved. The buffer is small until a large message comes.
@@ -13,48 +13,21 @@
 #include <string>
 #include <vector>
 
+#include "connections/late_counts.h"
 #include "connections/tcp_wire.h"
 #include "core/connection.h"
 
 namespace ringcomm {
 
-class TcpReceiver;
-
-// Sends the counts that receivers still owe when nothing has moved there for a millisecond: a writer may wait for them. One per Connections.
-class LateCounts {
- public:
-  explicit LateCounts(EventLoop& loop) : loop_(loop) {}
-  ~LateCounts();
-  void add(TcpReceiver* receiver);
-  void stop();      // nothing is looked at afterwards
-  bool all_told();  // and the writers' kernels know
-  // Something is owed. Any thread; one load where a look is due already.
-  void note() {
-    if (!due_.load(std::memory_order_seq_cst) && !due_.exchange(true, std::memory_order_seq_cst)) schedule();
-  }
-
- private:
-  void schedule();
-  void look();
-
-  EventLoop& loop_;
-  std::atomic<bool> due_{false};
-  std::mutex mutex_;
-  std::vector<TcpReceiver*> receivers_;
-  EventLoop::TimerId timer_ = 0;
-  bool stopped_ = false;
-};
-
-class TcpReceiver final : public Receiver {
+class TcpReceiver final : public Receiver, public OwesCounts {
  public:
   TcpReceiver(TcpShared& shared, LateCounts& late, size_t capacity, int peer);
   ~TcpReceiver() override;
 
   // The writer's socket, which becomes this object's. Once; the poller, or the receiver's thread.
   bool attach(int fd);
-  // The poller: true if something is owed and has been for a look.
-  bool count_late();
-  bool told() const;  // nothing is owed, and what was sent has reached the writer's kernel
+  bool count_late() override;
+  bool told() override;
 
   const char* peek(size_t bytes, uint32_t* tag) override;
   void release() override;

@@ -38,7 +38,7 @@ inline uint32_t window(uint32_t slots) { return std::max<uint32_t>(64, 2 * slots
 
 // What the ends of one rank in one group share; outlives them.
 struct TcpShared {
-  TcpGroup group;
+  WireGroup group;
   TcpPort& port;
   Doorbell& own;
   MemoryBudget& budget;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "connections/mixed.h"
+#include "connections/tcp.h"
 #include "core/log.h"
 
 namespace ringcomm {
@@ -74,7 +75,7 @@ Communicator::~Communicator() {
 
 std::unique_ptr<Connections> Communicator::make_connections() const {
   std::vector<ShmPeer> peers;
-  TcpGroup across;
+  WireGroup across;
   for (const PeerInfo& p : spec_.peers) {
     peers.push_back({p.segment, p.remote() ? nullptr : &p.process->doorbell(), p.remote() ? nullptr : p.process->heap});
     across.peers.push_back(p.addresses);
@@ -84,7 +85,8 @@ std::unique_ptr<Connections> Communicator::make_connections() const {
   across.rank = spec_.rank;
   across.topic = control_->topic();
   across.layout = spec_.layout;
-  return make_mixed_connections(std::move(across), std::move(peers), *engine_.port(), engine_.budget());
+  auto wire = make_tcp_connections(std::move(across), *engine_.port(), *peers[spec_.rank].doorbell, engine_.budget());
+  return make_mixed_connections(spec_.layout, spec_.rank, std::move(peers), engine_.budget(), std::move(wire));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- choosing

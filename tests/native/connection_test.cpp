@@ -206,6 +206,27 @@ void streams(const Kind& kind) {
   for (std::thread& t : threads) t.join();
 }
 
+// A writer can wait until all has been read, and who has not read is named.
+void settled(const Kind& kind) {
+  auto world = kind.make({3});
+  Sender& to = *world->rank(0).sender(ConnectionKind::fan_out, 0, -1);
+  Receiver* const readers[] = {world->rank(1).receiver(ConnectionKind::fan_out, 0, 0),
+                               world->rank(2).receiver(ConnectionKind::fan_out, 0, 0)};
+  CHECK(to.settled());
+  for (uint64_t k = 0; k < 30; ++k) {
+    const size_t bytes = k % 3 ? 8 : 900;
+    put(to, bytes, 8, k);
+    CHECK(!to.settled());
+    for (Receiver* from : readers) take(*from, bytes, 8, k);
+    CHECK(!to.settled());  // released is not flushed
+    readers[0]->flush();
+    await("the first reader", [&] { return to.settled(), to.waits_for() == 2; });
+    readers[1]->flush();
+    await("the readers", [&] { return to.settled(); });
+    CHECK(to.returned());
+  }
+}
+
 // Slots cost memory; where there is none the connection is broken for good and names the key that limits it.
 void no_memory(const Kind& kind) {
   auto world = kind.make({2, 1, 4, 1 << 20, 1 << 20, 1 << 20, 64 << 10});
@@ -292,6 +313,7 @@ void contract(const Kind& kind) {
       {"fan-out", fan_out},
       {"independent of each other", independent},
       {"streams on threads", streams},
+      {"settled", settled},
       {"lending", lending},
       {"lending without slots", lending_without_slots},
       {"out of memory", no_memory},
@@ -306,6 +328,6 @@ void contract(const Kind& kind) {
 
 int main() {
   start("connection_test", 120);
-  for (const Kind& kind : {kShm, kTcp, kMixed}) contract(kind);
+  for (const Kind& kind : {kShm, kTcp, kMixed, kVerbs, kMixedVerbs}) contract(kind);
   return 0;
 }

@@ -9,7 +9,9 @@
 #include "connections/mixed.h"
 #include "connections/shm.h"
 #include "connections/tcp.h"
+#include "connections/verbs.h"
 #include "poller.h"
+#include "test_verbs.h"
 
 namespace ringcomm::test {
 
@@ -85,10 +87,12 @@ class ShmWorld final : public World {
   std::vector<std::unique_ptr<Connections>> connections_;
 };
 
+enum class Wire { tcp, verbs };
+
 // A port per rank on the loopback, one poller for all. With shared memory inside (mixed): two nodes, ranks by turns.
-class TcpWorld final : public World {
+class WireWorld final : public World {
  public:
-  TcpWorld(const Shape& s, bool mixed) : mixed_(mixed), ranks_(s, layout_of(s)) {
+  WireWorld(const Shape& s, Wire wire, bool mixed) : wire_(wire), mixed_(mixed), ranks_(s, layout_of(s)) {
     std::vector<std::string> addresses;
     for (int r = 0; r < s.ranks; ++r) {
       Error error;
@@ -98,10 +102,11 @@ class TcpWorld final : public World {
       ports_.push_back(TcpPort::open(poller_.loop(), options, error));
       if (!ports_.back()) fail("a port", r, error.text);
       addresses.push_back("127.0.0.1:" + std::to_string(ports_.back()->port()));
+      if (wire == Wire::verbs) nets_.push_back(open_test_net(*ports_.back(), r));
     }
     const Nonce topic = fresh_nonce();
     for (int r = 0; r < s.ranks; ++r) {
-      TcpGroup group;
+      WireGroup group;
       group.rank = r, group.topic = topic, group.layout = layout_of(s);
       std::vector<ShmPeer> peers = ranks_.peers();
       for (int p = 0; p < s.ranks; ++p) {
@@ -110,30 +115,38 @@ class TcpWorld final : public World {
         group.peers.back() = {addresses[p]};
         peers[p] = {};
       }
-      connections_.push_back(
-          mixed ? make_mixed_connections(group, peers, *ports_[r], ranks_.budget(r))
-                : make_tcp_connections(group, *ports_[r], *ranks_.peers()[r].doorbell, ranks_.budget(r)));
+      Doorbell& own = *ranks_.peers()[r].doorbell;
+      auto far = wire == Wire::tcp ? make_tcp_connections(group, *ports_[r], own, ranks_.budget(r))
+                                   : make_verbs_connections(group, *nets_[r], own, ranks_.budget(r));
+      connections_.push_back(mixed ? make_mixed_connections(layout_of(s), r, peers, ranks_.budget(r), std::move(far))
+                                   : std::move(far));
     }
   }
   Connections& rank(int r) override { return *connections_[r]; }
-  char* lendable(int r, size_t bytes) override { return ranks_.allocate(r, bytes); }
+  char* lendable(int r, size_t bytes) override { return wire_ == Wire::tcp ? ranks_.allocate(r, bytes) : nullptr; }
   bool reads_in_place(int writer, int reader) const override { return same_node(writer, reader); }
 
  private:
   bool same_node(int a, int b) const { return mixed_ && a % 2 == b % 2; }
 
+  const Wire wire_;
   const bool mixed_;
   ShmRanks ranks_;
   Poller poller_;
   std::vector<std::unique_ptr<TcpPort>> ports_;
+  std::vector<std::unique_ptr<VerbsNet>> nets_;
   std::vector<std::unique_ptr<Connections>> connections_;
 };
 
 inline constexpr Kind kShm{"shm",
                            [](const Shape& s) -> std::unique_ptr<World> { return std::make_unique<ShmWorld>(s); }};
-inline constexpr Kind kTcp{
-    "tcp", [](const Shape& s) -> std::unique_ptr<World> { return std::make_unique<TcpWorld>(s, false); }};
-inline constexpr Kind kMixed{
-    "shm+tcp", [](const Shape& s) -> std::unique_ptr<World> { return std::make_unique<TcpWorld>(s, true); }};
+template <Wire wire, bool mixed>
+std::unique_ptr<World> make_wire_world(const Shape& s) {
+  return std::make_unique<WireWorld>(s, wire, mixed);
+}
+inline constexpr Kind kTcp{"tcp", make_wire_world<Wire::tcp, false>};
+inline constexpr Kind kMixed{"shm+tcp", make_wire_world<Wire::tcp, true>};
+inline constexpr Kind kVerbs{"verbs", make_wire_world<Wire::verbs, false>};
+inline constexpr Kind kMixedVerbs{"shm+verbs", make_wire_world<Wire::verbs, true>};
 
 }  // namespace ringcomm::test

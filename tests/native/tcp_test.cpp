@@ -30,7 +30,7 @@ class Two {
       CHECK(s.port != nullptr);
     }
     for (int r = 0; r < 2; ++r) {
-      TcpGroup group;
+      WireGroup group;
       group.rank = r, group.topic = topic, group.grace_ns = grace;
       group.layout = {2, 1, 4, capacity, capacity, capacity};
       group.peers.resize(2);

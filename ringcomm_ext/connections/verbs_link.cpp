@@ -1,0 +1,280 @@
+#include "connections/verbs_link.h"
+
+#include <endian.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "connections/tcp_address.h"
+
+namespace ringcomm {
+namespace {
+
+constexpr int kAtOnce = 16;  // completions
+
+ibv::SendWr write_request(ibv::Sge* from, uint64_t to, uint32_t key) {
+  ibv::SendWr request{};
+  request.sg_list = from;
+  request.num_sge = from->length > 0 ? 1 : 0;
+  request.opcode = ibv::kRdmaWrite;
+  request.wr.rdma.remote_addr = to;
+  request.wr.rdma.rkey = key;
+  return request;
+}
+
+ibv::Sge piece_of(const char* data, size_t bytes, uint32_t key) {
+  return {reinterpret_cast<uintptr_t>(data), static_cast<uint32_t>(bytes), key};
+}
+
+}  // namespace
+
+Error broken_text(const char* way, int peer, const std::string& where, const VerbsDevice& device, const char* what) {
+  Error reason;
+  reason.cause = Cause::connection;
+  std::snprintf(reason.text, sizeof reason.text,
+                "ringcomm: the connection over verbs %s rank %d at %s broke: %s (RDMA device %s%s)", way, peer,
+                where.empty() ? "an address that is still being dialled" : where.c_str(), what, device.name().c_str(),
+                device.news().c_str());
+  return reason;
+}
+
+VerbsLink::VerbsLink(VerbsShared& shared, const VerbsOutbox& outbox, const Greeting& greeting, int peer)
+    : shared_(shared),
+      device_(shared.net.device(greeting.channel)),
+      outbox_(outbox),
+      greeting_(greeting),
+      peer_(peer) {}
+
+VerbsLink::~VerbsLink() {
+  shared_.net.port().cancel(dial_id_);
+  device_.loop().remove(watch_);
+  queue_.reset();
+  if (fd_ >= 0) close(fd_);
+}
+
+// --------------------------------------------------------------------------------------------------------------- meeting
+
+void VerbsLink::dial() {
+  dialled_ = true;
+  dial_id_ = shared_.net.port().dial(shared_.group.peers[static_cast<size_t>(peer_)], greeting_,
+                                     now_ns() + shared_.group.dial_ns,
+                                     [this](int fd, const Error& error) { connected(fd, error); });
+}
+
+void VerbsLink::connected(int fd, const Error& error) {
+  if (fd < 0) return fail(error);
+  const std::lock_guard<std::mutex> hold(meeting_);
+  fd_ = fd;
+  where_ = peer_address(fd);
+  Error why;
+  if (!make_queue(why)) {
+    shutdown(fd_, SHUT_RDWR);
+    return fail(why);
+  }
+  Note offer = note_of(NoteKind::offer, queue_->address());
+  offer.slots = outbox_.slots, offer.capacity = outbox_.capacity;
+  if (const char* what = Notes::send(fd_, offer)) return fail(what);
+  watch_ = device_.loop().add(fd_, EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_note(); });
+  if (!watch_) fail("its socket cannot be watched");
+}
+
+bool VerbsLink::make_queue(Error& error) {
+  const auto pieces = static_cast<uint32_t>((outbox_.capacity + device_.most_bytes() - 1) / device_.most_bytes());
+  const uint32_t window = outbox_.window();
+  // A line for each message, and perhaps a mark behind it; the pieces of as many payloads as there are slots.
+  const VerbsQueue::Shape shape{2 * window + outbox_.slots * pieces, window, sizeof(VerbsLine)};
+  queue_ = VerbsQueue::open(device_, shape, shared_.net.traits(), error);
+  if (!queue_) return false;
+  if (queue_->watch([this] { shared_.own.ring(); })) return true;
+  error = broken_text("to", peer_, where_, device_, "its completions cannot be watched");
+  return false;
+}
+
+void VerbsLink::on_note() {
+  Note note;
+  const char* why = nullptr;
+  while (true) {
+    switch (notes_.receive(fd_, note, why)) {
+      case Notes::Came::nothing: device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT); return;
+      case Notes::Came::end:
+        poll();  // what came before counts
+        return fail(why);
+      case Notes::Came::note: break;
+    }
+    bool good;
+    {
+      const std::lock_guard<std::mutex> hold(meeting_);
+      good = heed(note);
+    }
+    if (!good) return;
+    push();
+    shared_.own.ring();
+  }
+}
+
+bool VerbsLink::heed(const Note& note) {
+  Error error;
+  switch (note.kind) {
+    case NoteKind::answer:
+      if (answered_) break;
+      answered_ = true;
+      if (!queue_->connect(address_of(note), error)) return fail(error), false;
+      their_lines_ = note.memory, lines_key_ = note.rkey;
+      ready_.store(true, std::memory_order_seq_cst);
+      ask_for_slots();
+      return true;
+    case NoteKind::slots:
+      if (!asked_ || has_slots_.load()) break;
+      their_slots_ = note.memory, slots_key_ = note.rkey;
+      has_slots_.store(true, std::memory_order_seq_cst);
+      return true;
+    case NoteKind::refusal: return fail("it has no memory for the slots"), false;
+    default: break;
+  }
+  return fail("it said what makes no sense"), false;
+}
+
+void VerbsLink::want_slots() {
+  const std::lock_guard<std::mutex> hold(meeting_);
+  wants_slots_ = true;
+  ask_for_slots();
+}
+
+void VerbsLink::ask_for_slots() {
+  if (!answered_ || !wants_slots_ || asked_) return;
+  asked_ = true;
+  Note ask;
+  ask.kind = NoteKind::ask;
+  if (const char* what = Notes::send(fd_, ask)) fail(what);
+}
+
+// --------------------------------------------------------------------------------------------------------------- sending
+
+bool VerbsLink::can_post(const VerbsOutbox::Entry& entry) const {
+  return entry.small() || has_slots_.load(std::memory_order_acquire);
+}
+
+// Publish-then-look (the caller, before this) against leave-then-look (the loop): whoever leaves last sees all that was published.
+void VerbsLink::push() {
+  if (!ready_.load(std::memory_order_seq_cst)) return;  // on_note() pushes
+  uint64_t next;
+  do {
+    const Turn turn(posting_);
+    if (!turn) return;
+    next = posted_.load(std::memory_order_relaxed);
+    while (next != outbox_.published.load(std::memory_order_seq_cst) && can_post(outbox_.at(next)) && !broken()) {
+      if (const int failed = post(next)) return fail(std::strerror(failed));
+      posted_.store(++next, std::memory_order_seq_cst);
+    }
+  } while (posted_.load() != outbox_.published.load(std::memory_order_seq_cst) && !broken() &&
+           can_post(outbox_.at(posted_.load())));
+}
+
+// The payload first, its line behind it: a reliable connection delivers in this order, and only the line makes a completion at the reader. Completions here are
+// asked for where a slot hangs on it, and for a part of the small ones: they come in order, so one tells for all before it.
+int VerbsLink::post(uint64_t m) {
+  const VerbsOutbox::Entry& entry = outbox_.at(m);
+  const size_t bytes = entry.length & ~kAskForCount;
+  if (!entry.small()) {
+    const char* from = outbox_.slot(entry.payload);
+    uint64_t to = their_slots_ + entry.payload % outbox_.slots * outbox_.capacity;
+    for (size_t left = bytes; left > 0;) {
+      const size_t part = std::min(left, device_.most_bytes());
+      ibv::Sge piece = piece_of(from, part, outbox_.payloads.lkey());
+      ibv::SendWr request = write_request(&piece, to, slots_key_);
+      if (const int failed = queue_->post(&request)) return failed;
+      from += part, to += part, left -= part;
+    }
+  }
+  const size_t line_bytes = kLineHead + (entry.small() ? bytes : 0);
+  ibv::Sge piece =
+      piece_of(reinterpret_cast<const char*>(&outbox_.line(m)), line_bytes, outbox_.lines.lkey());
+  ibv::SendWr request = write_request(&piece, their_lines_ + m % outbox_.window() * sizeof(VerbsLine), lines_key_);
+  request.opcode = ibv::kRdmaWriteWithImm;
+  request.imm_data = htobe32(entry.length);
+  if (line_bytes <= queue_->inline_bytes()) request.send_flags |= ibv::kSendInline;
+  if (!entry.small() || (m + 1) % (outbox_.window() / 4) == 0) {
+    request.send_flags |= ibv::kSendSignaled;
+    request.wr_id = marked_ = m + 1;
+  }
+  return queue_->post(&request);
+}
+
+// An empty write whose completion tells that all before it is through.
+void VerbsLink::mark() {
+  const Turn turn(posting_);
+  if (!turn || broken() || marked_ == posted_.load()) return;
+  ibv::Sge nothing = piece_of(nullptr, 0, 0);
+  ibv::SendWr request = write_request(&nothing, their_lines_, lines_key_);
+  request.send_flags = ibv::kSendSignaled;
+  request.wr_id = marked_ = posted_.load();
+  if (const int failed = queue_->post(&request)) fail(std::strerror(failed));
+}
+
+// ----------------------------------------------------------------------------------------------------------- completions
+
+void VerbsLink::poll() {
+  if (!ready_.load(std::memory_order_acquire)) return;
+  const Turn turn(polling_);
+  if (!turn) return;
+  FirstFailure failure;
+  ibv::Wc completions[kAtOnce];
+  uint32_t counts = 0;
+  int n;
+  do {
+    n = queue_->poll(completions, kAtOnce);
+    for (int i = 0; i < n; ++i) {
+      const ibv::Wc& wc = completions[i];
+      if (wc.status != ibv::kWcSuccess) {
+        failure.add(wc);
+      } else if (wc.opcode & ibv::kWcRecv) {
+        const uint64_t counted = counted_.load(std::memory_order_relaxed);
+        counted_.store(counted + (be32toh(wc.imm_data) - static_cast<uint32_t>(counted)), std::memory_order_release);
+        ++counts;
+      } else {
+        through_.store(wc.wr_id, std::memory_order_release);
+      }
+    }
+  } while (n == kAtOnce);
+  if (n < 0) return fail("its completion queue failed");
+  if (failure) return fail(failure.text().c_str());
+  // Before more is published: the reader never sends more counts than messages, and for each of a window there is a receive.
+  if (counts > 0 && !broken())
+    if (const int failed = queue_->post_receives(counts)) fail(std::strerror(failed));
+}
+
+// Arm-then-poll: what came before the arming wakes nobody.
+bool VerbsLink::wake_sleepers_on_news() {
+  if (!ready_.load(std::memory_order_seq_cst) || broken()) return false;
+  if (shared_.own.sleeping.load(std::memory_order_seq_cst) == 0) return false;
+  const uint64_t before = counted() + through();
+  queue_->arm();
+  poll();
+  return counted() + through() != before;
+}
+
+bool VerbsLink::over() {
+  const uint64_t published = outbox_.published.load(std::memory_order_seq_cst);
+  if (!dialled_.load() || broken() || counted() == published) return true;
+  if (!ready_.load()) return false;
+  push();
+  if (posted_.load() == published) mark();
+  poll();
+  shared_.own.ring();  // its sender's thread may wait for what was just taken in
+  return through() == published || counted() == published;
+}
+
+// --------------------------------------------------------------------------------------------------------------- failing
+
+void VerbsLink::fail(const char* what) {
+  // where_ does not change once there is a queue; before that only the poller, which sets it, comes here.
+  fail(broken_text("to", peer_, where_, device_, what));
+}
+
+void VerbsLink::fail(const Error& reason) {
+  if (breakage_.set(reason, peer_)) shared_.own.ring();
+}
+
+}  // namespace ringcomm

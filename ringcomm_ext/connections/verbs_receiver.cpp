@@ -1,0 +1,265 @@
+#include "connections/verbs_receiver.h"
+
+#include <endian.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "connections/tcp_address.h"
+
+namespace ringcomm {
+namespace {
+
+constexpr int kAtOnce = 16;  // completions
+
+}  // namespace
+
+VerbsReceiver::VerbsReceiver(std::shared_ptr<VerbsShared> shared, LateCounts& late, size_t capacity, int channel,
+                             int peer)
+    : shared_(std::move(shared)),
+      late_(late),
+      device_(shared_->net.device(channel)),
+      capacity_(capacity),
+      peer_(peer),
+      slots_(shared_->group.layout.slots),
+      window_(verbs_window(slots_)),
+      lengths_(window_) {}
+
+VerbsReceiver::~VerbsReceiver() {
+  device_.loop().remove(watch_);
+  queue_.reset();
+  if (fd_ >= 0) close(fd_);
+}
+
+// --------------------------------------------------------------------------------------------------------------- meeting
+
+bool VerbsReceiver::attach(int fd) {
+  if (fd_ >= 0) return false;
+  fd_ = fd;
+  where_ = peer_address(fd);
+  watch_ = device_.loop().add(fd, EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_note(); });
+  if (!watch_) fail("its socket cannot be watched");
+  return true;
+}
+
+void VerbsReceiver::on_note() {
+  Note note;
+  const char* why = nullptr;
+  while (true) {
+    switch (notes_.receive(fd_, note, why)) {
+      case Notes::Came::nothing: device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT); return;
+      case Notes::Came::end:
+        closed_.store(true, std::memory_order_seq_cst);  // what came before counts: peek() looks once more
+        return shared_->own.ring();
+      case Notes::Came::note: break;
+    }
+    if (heed(note)) continue;
+    shutdown(fd_, SHUT_RDWR);  // the writer must not wait for what will not come
+    return;
+  }
+}
+
+bool VerbsReceiver::heed(const Note& note) {
+  Error error;
+  if (note.kind == NoteKind::offer && !queue_) {
+    if (!meet(note, error)) return fail(error), false;
+    Note answer = note_of(NoteKind::answer, queue_->address());
+    answer.memory = reinterpret_cast<uintptr_t>(lines_.data()), answer.rkey = lines_.rkey();
+    ready_.store(true, std::memory_order_seq_cst);
+    shared_->own.ring();  // whoever sleeps must arm
+    if (const char* what = Notes::send(fd_, answer)) return fail(what), false;
+    return true;
+  }
+  if (note.kind == NoteKind::ask && queue_ && !has_slots_.load()) return give_slots();
+  return fail("it said what makes no sense"), false;
+}
+
+bool VerbsReceiver::meet(const Note& offer, Error& error) {
+  if (offer.version != Note{}.version || offer.slots != slots_ || offer.capacity != capacity_) {
+    error = broken_text("from", peer_, where_, device_, "it has slots of other sizes, or another version");
+    return false;
+  }
+  if (!lines_.take(device_, window_ * sizeof(VerbsLine), ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite, nullptr,
+                   "the lines of a connection over verbs", error))
+    return false;
+  // Counts: never more at once than messages of a window, and each asks for a completion.
+  queue_ = VerbsQueue::open(device_, {window_, window_, 0}, shared_->net.traits(), error);
+  if (!queue_ || !queue_->connect(address_of(offer), error)) return false;
+  if (queue_->watch([this] { shared_->own.ring(); })) return true;
+  error = broken_text("from", peer_, where_, device_, "its completions cannot be watched");
+  return false;
+}
+
+bool VerbsReceiver::give_slots() {
+  Note note;
+  Error error;
+  const bool taken =
+      payloads_.take(device_, slots_ * capacity_, ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite, &shared_->budget,
+                     "the slots of a connection over verbs", error);
+  note.kind = taken ? NoteKind::slots : NoteKind::refusal;
+  if (taken) {
+    note.memory = reinterpret_cast<uintptr_t>(payloads_.data()), note.rkey = payloads_.rkey();
+    has_slots_.store(true, std::memory_order_release);
+  }
+  const char* what = Notes::send(fd_, note);
+  if (!taken) return fail(error), true;  // the writer has been told, and may say why it goes
+  if (what) return fail(what), false;
+  return true;
+}
+
+// --------------------------------------------------------------------------------------------------------------- reading
+
+const char* VerbsReceiver::peek(size_t, uint32_t* tag) {
+  if (!shown_) {
+    if (error_ || !arrived()) return failed(), nullptr;  // what had come before it broke still counts
+    shown_ = true;
+  }
+  const uint64_t place = released_ % window_;
+  const auto* line = reinterpret_cast<const VerbsLine*>(lines_.data()) + place;
+  *tag = line->tag;
+  if ((lengths_[place] & ~kAskForCount) <= kInlineBytes) return line->payload;
+  return payloads_.data() + payloads_released_ % slots_ * capacity_;
+}
+
+// True once the next message is there, and what it says of itself makes sense.
+bool VerbsReceiver::arrived() {
+  if (!ready_.load(std::memory_order_seq_cst)) {
+    if (closed_.load()) fail("closed by the other side");
+    return false;
+  }
+  if (arrived_.load(std::memory_order_acquire) == released_) {
+    const bool closed = closed_.load(std::memory_order_seq_cst);
+    const bool looked = poll();
+    // Arm-then-poll: what came before the arming wakes nobody.
+    if (arrived_.load(std::memory_order_acquire) == released_ &&
+        shared_->own.sleeping.load(std::memory_order_seq_cst) != 0) {
+      queue_->arm();
+      poll();
+    }
+    if (arrived_.load(std::memory_order_acquire) == released_) {
+      if (closed && looked) fail("closed by the other side");
+      return false;
+    }
+  }
+  const auto& line = reinterpret_cast<const VerbsLine*>(lines_.data())[released_ % window_];
+  const uint32_t length = lengths_[released_ % window_] & ~kAskForCount;
+  if (line.position != static_cast<uint32_t>(released_ + 1))
+    return fail("the line of a message is not where it should be"), false;
+  if (length > capacity_ || (length > kInlineBytes && !has_slots_.load(std::memory_order_acquire)))
+    return fail("it sent what is no message"), false;
+  return true;
+}
+
+void VerbsReceiver::release() {
+  const uint32_t length = lengths_[released_ % window_];
+  const bool small = (length & ~kAskForCount) <= kInlineBytes;
+  must_tell_ |= !small || (length & kAskForCount) != 0;
+  if (!small) ++payloads_released_;
+  ++released_;
+  shown_ = false;
+}
+
+// Whether it was its turn.
+bool VerbsReceiver::poll() {
+  const Turn turn(polling_);
+  if (turn) poll_in_turn();
+  return static_cast<bool>(turn);
+}
+
+void VerbsReceiver::poll_in_turn() {
+  FirstFailure failure;
+  ibv::Wc completions[kAtOnce];
+  uint64_t arrived = arrived_.load(std::memory_order_relaxed), counts = counts_through_.load(std::memory_order_relaxed);
+  uint32_t lines = 0;
+  int n;
+  do {
+    n = queue_->poll(completions, kAtOnce);
+    for (int i = 0; i < n; ++i) {
+      const ibv::Wc& wc = completions[i];
+      if (wc.status != ibv::kWcSuccess) {
+        failure.add(wc);
+      } else if (wc.opcode & ibv::kWcRecv) {
+        lengths_[arrived++ % window_] = be32toh(wc.imm_data);
+        ++lines;
+      } else {
+        ++counts;
+      }
+    }
+  } while (n == kAtOnce);
+  // Before a count of these messages can go: for each that the writer may then send there is a receive.
+  int refused = 0;
+  if (lines > 0 && !failure && !breakage_) refused = queue_->post_receives(lines);
+  counts_through_.store(counts, std::memory_order_release);
+  arrived_.store(arrived, std::memory_order_release);
+  if (n < 0) return fail("its completion queue failed");
+  if (failure) return fail(failure.text().c_str());
+  if (refused != 0) fail(std::strerror(refused));
+}
+
+// ---------------------------------------------------------------------------------------------------------------- counts
+
+void VerbsReceiver::flush() {
+  if (released_ == flushed_.load(std::memory_order_relaxed)) return;
+  flushed_.store(released_, std::memory_order_seq_cst);
+  if (!must_tell_ && released_ - counted_.load(std::memory_order_relaxed) < window_ / 2) return late_.note();
+  must_tell_ = false;
+  send_count();
+  if (counted_.load() != released_) late_.note();  // there was no room for it, or the poller is at one
+}
+
+bool VerbsReceiver::count_late() {
+  const uint64_t flushed = flushed_.load(std::memory_order_seq_cst);
+  if (flushed == counted_.load(std::memory_order_seq_cst)) return false;
+  if (flushed == seen_late_) send_count();
+  seen_late_ = flushed;
+  return !breakage_;
+}
+
+// As VerbsLink::push: who finds the other at it leaves. A count that finds no room is owed still: the late look comes back for it.
+void VerbsReceiver::send_count() {
+  if (!ready_.load(std::memory_order_acquire)) return;
+  while (counted_.load() != flushed_.load(std::memory_order_seq_cst) && !breakage_) {
+    const Turn turn(counting_);
+    if (!turn) return;
+    const uint64_t posted = counts_posted_.load(std::memory_order_relaxed);
+    if (posted - counts_through_.load(std::memory_order_acquire) >= window_) {
+      poll();
+      shared_->own.ring();  // the receiver's thread may wait for what was just taken in
+      if (posted - counts_through_.load(std::memory_order_acquire) >= window_) return;
+    }
+    const uint64_t flushed = flushed_.load(std::memory_order_seq_cst);
+    ibv::SendWr request{};
+    request.opcode = ibv::kRdmaWriteWithImm;
+    request.send_flags = ibv::kSendSignaled;
+    request.imm_data = htobe32(static_cast<uint32_t>(flushed));
+    if (const int failed = queue_->post(&request)) return fail(std::strerror(failed));
+    counts_posted_.store(posted + 1, std::memory_order_release);
+    counted_.store(flushed, std::memory_order_seq_cst);
+  }
+}
+
+bool VerbsReceiver::over() {
+  if (!ready_.load() || breakage_ || closed_.load()) return true;
+  send_count();
+  poll();
+  shared_->own.ring();
+  return counted_.load() == flushed_.load() && counts_posted_.load() == counts_through_.load();
+}
+
+// --------------------------------------------------------------------------------------------------------------- failing
+
+void VerbsReceiver::fail(const char* what) { fail(broken_text("from", peer_, where_, device_, what)); }
+
+void VerbsReceiver::fail(const Error& reason) {
+  if (breakage_.set(reason, peer_)) shared_->own.ring();
+}
+
+bool VerbsReceiver::failed() {
+  if (!error_) breakage_.lost(shared_->group.grace_ns, error_);
+  return error_ || breakage_;
+}
+
+}  // namespace ringcomm

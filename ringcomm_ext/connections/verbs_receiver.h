@@ -1,0 +1,86 @@
+// A Receiver over verbs: lines and slots that its writer's device writes into, and the counts it owes. docs/rdma.md.
+//
+// Threads: the receiver's (the holder of its lane); the poller meets the writer, takes memory for slots, rings the doorbell, and sends counts that are late.
+// Who polls or counts has the turn.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "connections/late_counts.h"
+#include "connections/verbs_notes.h"
+#include "connections/verbs_wire.h"
+#include "core/connection.h"
+
+namespace ringcomm {
+
+class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd {
+ public:
+  VerbsReceiver(std::shared_ptr<VerbsShared> shared, LateCounts& late, size_t capacity, int channel, int peer);
+  ~VerbsReceiver() override;
+
+  // The writer's socket, which becomes this object's. Once; the poller.
+  bool attach(int fd);
+  bool count_late() override;
+  bool told() override { return over(); }
+  bool over() override;
+
+  const char* peek(size_t bytes, uint32_t* tag) override;
+  void release() override;
+  void flush() override;
+  size_t capacity() const override { return capacity_; }
+  int peer() const override { return peer_; }
+  const Error* error() const override { return error_ ? &error_ : nullptr; }
+
+ private:
+  void on_note();
+  bool heed(const Note& note);
+  bool meet(const Note& offer, Error& error);
+  bool give_slots();
+  bool arrived();
+  bool poll();
+  void poll_in_turn();
+  void send_count();
+  bool failed();
+  void fail(const char* what);
+  void fail(const Error& reason);
+
+  const std::shared_ptr<VerbsShared> shared_;
+  LateCounts& late_;
+  VerbsDevice& device_;
+  const size_t capacity_;
+  const int peer_;
+  const uint32_t slots_, window_;
+
+  // The poller's: how the two ends met.
+  int fd_ = -1;
+  Watch watch_;
+  Notes notes_;
+  std::string where_;  // the writer's address
+  VerbsMemory lines_, payloads_;
+
+  std::unique_ptr<VerbsQueue> queue_;  // written before ready_; gone before the memory that it writes
+  std::atomic<bool> ready_{false}, has_slots_{false}, closed_{false};
+
+  std::atomic<bool> polling_{false};
+  std::vector<uint32_t> lengths_;      // by line; written before arrived_
+  std::atomic<uint64_t> arrived_{0};   // messages
+  uint64_t released_ = 0, payloads_released_ = 0;
+  bool shown_ = false;      // the next message has been peeked
+  bool must_tell_ = false;  // of a message released since the last count: it held a slot, or the writer asked
+
+  std::atomic<uint64_t> flushed_{0}, counted_{0};
+  uint64_t seen_late_ = 0;  // the poller's
+  std::atomic<bool> counting_{false};
+  std::atomic<uint64_t> counts_posted_{0}, counts_through_{0};
+
+  Breakage breakage_;
+  Error error_;
+};
+
+}  // namespace ringcomm
