@@ -51,9 +51,7 @@ def _run(lab: Lab, command: list[str], cut: float | None) -> int:
     def start(host: int) -> lab_run.Process:
         words = {"host": host, "hosts": lab.hosts, "address": lab.address(host), "first": lab.address(0)}
         ready = lab_run.filled(command, {**words, "name": lab.name(host)})
-        process: lab_run.Process = lab.start(
-            host, ready, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        process: lab_run.Process = lab.start(host, ready, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if cut is not None and host == lab.hosts - 1:
             timer = threading.Timer(cut, lab.cut, [host])
             timer.daemon = True

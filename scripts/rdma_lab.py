@@ -231,6 +231,7 @@ class RdmaLab:
 
     def _guests(self, kernel: rdma_lab_kernel.Kernel, accelerator: str) -> list[Machine]:
         if self.kernels == 1:
+            made: list[tuple[dict[str, Any], Path, list[socket.socket]]]
             made = [(self._configuration(None), self.share, [])]
         else:
             # One wire for TCP, one for RDMA; each guest has an end of both.
@@ -305,7 +306,9 @@ class RdmaLab:
         try:
             owner = self._owner[int(words[1])]
         except (ValueError, KeyError, IndexError):
-            answered(f"which node? 'link 1 down', with a node from 0 to {self.hosts - 1}; was {' '.join(words)!r}", False)
+            answered(
+                f"which node? 'link 1 down', with a node from 0 to {self.hosts - 1}; was {' '.join(words)!r}", False
+            )
             return
         number = next(self._numbers)
         with self._lock:

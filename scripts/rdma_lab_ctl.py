@@ -1,9 +1,9 @@
 """Asks the RDMA lab for a fault, from inside: `$RDMA_LAB_CTL link 1 down`, or `ask("link", 1, "down")` in Python.
 
-    link NODE up|down       the node's RDMA link; returns when the device has followed
-    netem NODE loss 1%|...  what the node sends by RDMA is treated as tc's netem says; netem NODE off
-    kill NODE [SIGNAL]      all processes of the node (signal KILL)
-    counters NODE           prints the hw_counters of the node's device, as JSON
+link NODE up|down       the node's RDMA link; returns when the device has followed
+netem NODE loss 1%|...  what the node sends by RDMA is treated as tc's netem says; netem NODE off
+kill NODE [SIGNAL]      all processes of the node (signal KILL)
+counters NODE           prints the hw_counters of the node's device, as JSON
 """
 
 from __future__ import annotations

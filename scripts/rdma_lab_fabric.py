@@ -80,7 +80,7 @@ def bring_up(wires: Sequence[Wire], mtu: int) -> None:
     for wire in wires:
         _run(["rdma", "link", "add", wire.device, "type", "rxe", "netdev", wire.interface])
     for wire in wires:
-        wire.gid = _await(f"the GID of {wire.address} at {wire.device}", lambda w=wire: gid_index(w.device, w.address))
+        wire.gid = _own_gid(wire)
 
 
 def given(devices: Sequence[str], count: int) -> list[Wire]:
@@ -114,7 +114,7 @@ def link(wire: Wire, up: bool) -> str:
     _run(["ip", "link", "set", wire.interface, "up" if up else "down"])
     _await(f"{wire.device} to follow its link", lambda: up == ("ACTIVE" in state(wire)) or None)
     if up:
-        wire.gid = _await(f"the GID of {wire.address}", lambda: gid_index(wire.device, wire.address))
+        wire.gid = _own_gid(wire)
     return state(wire)
 
 
@@ -154,6 +154,10 @@ def gid_index(device: str, ipv4: str | None) -> int | None:
         except OSError:  # an entry that is not in use has no type
             continue
     return None
+
+
+def _own_gid(wire: Wire) -> int:
+    return _await(f"the GID of {wire.address} at {wire.device}", lambda: gid_index(wire.device, wire.address))
 
 
 def _ours(wire: Wire) -> None:

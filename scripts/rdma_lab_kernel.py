@@ -23,10 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 META = "linux-image-amd64"  # the plain kernel: the `cloud` flavour has neither rdma_rxe nor 9p
 BUSYBOX = "/bin/busybox"
 MODULES = (
-    "virtio_pci virtio_net virtio_console 9pnet_virtio 9p overlay veth bridge sch_netem sch_tbf "
-    # Nothing names it as needed, and without it rdma_rxe says "failed to init crc32 algorithm".
-    "crc32_generic ib_uverbs rdma_ucm rdma_rxe"
-).split()
+    *("virtio_pci", "virtio_net", "virtio_console", "9pnet_virtio", "9p", "overlay"),
+    *("veth", "bridge", "sch_netem", "sch_tbf"),
+    "crc32_generic",  # nothing names it as needed, and without it rdma_rxe says "failed to init crc32 algorithm"
+    *("ib_uverbs", "rdma_ucm", "rdma_rxe"),
+)
 SHARE = "/run/rdma_lab/share"
 """Where the guest sees the folder that it shares with us; its script `start` is what the guest runs."""
 
@@ -132,9 +133,7 @@ def _make(name: str, version: str, target: Path) -> None:
 
 def _initrd(modules: Path) -> bytes:
     files = {p.name.partition(".ko")[0].replace("-", "_"): p for p in modules.rglob("*.ko*")}
-    builtin = {
-        Path(line).stem.replace("-", "_") for path in modules.glob("*/modules.builtin") for line in _lines(path)
-    }
+    builtin = {Path(line).stem.replace("-", "_") for path in modules.glob("*/modules.builtin") for line in _lines(path)}
     order: dict[str, bytes] = {}
 
     def add(name: str) -> None:

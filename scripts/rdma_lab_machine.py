@@ -68,7 +68,12 @@ class Machine:
 
 
 def start_guest(
-    kernel: Kernel, accelerator: str, share: Path, memory: str, wires: Sequence[socket.socket], configuration: dict[str, Any]
+    kernel: Kernel,
+    accelerator: str,
+    share: Path,
+    memory: str,
+    wires: Sequence[socket.socket],
+    configuration: dict[str, Any],
 ) -> Machine:
     """wires: what its interfaces eth0, eth1, ... are joined to, if it has any."""
     (share / "configuration.json").write_text(json.dumps({**configuration, "own_machine": True, "share": ""}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -25,9 +26,7 @@ class Nodes:
     """The nodes of this kernel: all `count` of them, or with `alone` only number `alone`, which then has the kernel,
     with its interfaces eth0 for TCP and eth1 for RDMA, to itself. own_machine: nobody else uses this kernel."""
 
-    def __init__(
-        self, count: int, mtu: int, alone: int | None, own_machine: bool, devices: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, count: int, mtu: int, alone: int | None, own_machine: bool, devices: Sequence[str] = ()) -> None:
         self.count, self.alone, self.own_machine = count, alone, own_machine
         self._lab: Lab | None = None
         self._wires: dict[int, fabric.Wire] = {}
@@ -140,10 +139,8 @@ class Nodes:
 
 
 def end(pid: int, number: int = signal.SIGKILL) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def with_descendants(pid: int) -> list[int]:

@@ -38,8 +38,8 @@ def rank_pool() -> Iterator[Callable[..., RankPool]]:
 
 @pytest.fixture(scope="session")
 def rdma_lab() -> Iterator[Any]:
-    """Two nodes with RDMA devices, most likely in a guest, for the whole test run (tests/rdma/rdma_nodes.py)."""
-    from rdma_nodes import lab
+    """Two nodes with RDMA devices, most likely in a guest, for the whole test run (tests/rdma/lab_nodes.py)."""
+    from lab_nodes import lab
 
     with lab() as made:
         yield made

@@ -1,4 +1,4 @@
-"""The RDMA lab keeps its own promises: nodes are apart, faults are faults, statuses and files come back, nothing stays."""
+"""The RDMA lab keeps its promises: nodes are apart, faults are faults, statuses and files come back, nothing stays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rdma_nodes import SCRIPTS, lab, run, shell, why_not
+from lab_nodes import SCRIPTS, lab, run, shell, why_not
 from rdma_lab import RdmaLab, RdmaLabError
 from rdma_lab_job import LOST
 
@@ -100,7 +100,9 @@ def test_faults_can_be_asked_for_from_inside(rdma_lab: RdmaLab) -> None:
     assert job.wait(90) == 1 and "link 1 sideways" in job.text()
 
 
-@pytest.mark.parametrize("words", [("link", 7, "down"), ("link", 1, "sideways"), ("spill", 1), ("netem", 0, "nonsense"), ()])
+@pytest.mark.parametrize(
+    "words", [("link", 7, "down"), ("link", 1, "sideways"), ("spill", 1), ("netem", 0, "nonsense"), ()]
+)
 def test_what_is_not_understood_is_refused_with_the_words(rdma_lab: RdmaLab, words: tuple[object, ...]) -> None:
     with pytest.raises(RdmaLabError) as refused:
         rdma_lab.fault(*words)
@@ -109,7 +111,11 @@ def test_what_is_not_understood_is_refused_with_the_words(rdma_lab: RdmaLab, wor
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"kernels": 3}, "kernels is 3"), ({"kernels": 2, "hosts": 3}, "for 3 nodes"), ({"where": "moon"}, "auto, guest, here")],
+    [
+        ({"kernels": 3}, "kernels is 3"),
+        ({"kernels": 2, "hosts": 3}, "for 3 nodes"),
+        ({"where": "moon"}, "auto, guest, here"),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
@@ -149,7 +155,8 @@ def test_the_guest_ends_with_the_command_however_that_ends(tmp_path: Path, numbe
 @pytest.mark.long
 def test_a_lab_on_ones_own_kernel_works_where_the_module_is_there_and_leaves_nothing(rdma_lab: RdmaLab) -> None:
     """The guest is such a machine: a lab in the lab."""
-    script = f"{sys.executable} {SCRIPTS}/rdma_lab_run.py run --where here -- sh -c 'echo {{device}} $RDMA_IP; exit {{host}}'"
+    command = f"{sys.executable} {SCRIPTS}/rdma_lab_run.py run --where here"
+    script = f"{command} -- sh -c 'echo {{device}} $RDMA_IP; exit {{host}}'"
     before = shell(rdma_lab, None, "ls /sys/class/net /sys/class/infiniband")
     job = rdma_lab.start(None, ["sh", "-c", script], 240)
     assert job.wait(250) == 1, job.text()

@@ -11,19 +11,9 @@ import re
 
 import pytest
 
-from rdma_figures import record
+from lab_nodes import run, shell
+from rdma_figures import ends, record, write_bandwidth, write_latency
 from rdma_lab import RdmaLab
-from rdma_nodes import pair, run, shell
-
-
-def ends(lab: RdmaLab, program: str, *options: str, says: str) -> tuple[str, str]:
-    """Both ends of a program of ibverbs-utils or perftest; the client dials the first node over TCP."""
-    # Line by line: else nothing is said into a pipe before the end.
-    first, second = [["stdbuf", "-oL", program, "-d", lab.device(n)] for n in range(2)]
-    index = "-g" if program.startswith("ibv_") else "-x"
-    first += [index, str(lab.gid(0)), *options]
-    second += [index, str(lab.gid(1)), *options, lab.address(0)]
-    return pair(lab, first, second, says)
 
 
 def sent(lab: RdmaLab, node: int) -> int:
@@ -64,23 +54,16 @@ def test_netem_acts_on_what_the_devices_send(rdma_lab: RdmaLab) -> None:
         rdma_lab.fault("netem", 0, "off")
 
 
-@pytest.mark.parametrize("bytes_", [65536, 1 << 20])
-def test_write_bandwidth_is_measured(rdma_lab: RdmaLab, bytes_: int) -> None:
-    count = (16 << 20) // bytes_
-    begin = [sent(rdma_lab, node) for node in range(2)]
-    said = ends(rdma_lab, "ib_write_bw", "-s", str(bytes_), "-n", str(count), "-F", says="Waiting for client")[1]
-    row = re.search(rf"^ {bytes_}\s+{count}\s+(\S+)\s+(\S+)", said, re.M)
-    assert row, said
-    record(rdma_lab, f"ib_write_bw {bytes_} B", float(row[2]), "MiB/s")
-    packets = sent(rdma_lab, 1) - begin[1]
-    assert packets >= 16 << 20 >> 12, "a packet holds 4096 bytes at most"
+@pytest.mark.parametrize("size", [65536, 1 << 20])
+def test_write_bandwidth_is_measured(rdma_lab: RdmaLab, size: int) -> None:
+    before = sent(rdma_lab, 1)
+    rate, count = write_bandwidth(rdma_lab, size)
+    assert rate > 0 and sent(rdma_lab, 1) - before >= count * size >> 12, "a packet holds 4096 bytes at most"
+    record(rdma_lab, f"ib_write_bw {size} B", rate, "MB/s")
 
 
 def test_write_latency_is_measured(rdma_lab: RdmaLab) -> None:
-    said = ends(rdma_lab, "ib_write_lat", "-s", "64", "-n", "1000", "-F", says="Waiting for client")[1]
-    row = re.search(r"^ 64\s+1000\s+(\S+)\s+(\S+)\s+(\S+)", said, re.M)
-    assert row, said
-    record(rdma_lab, "ib_write_lat 64 B, typical", float(row[3]), "us")
+    record(rdma_lab, "ib_write_lat 64 B, typical", write_latency(rdma_lab, 64), "us")
 
 
 def test_counters_can_be_read(rdma_lab: RdmaLab) -> None:

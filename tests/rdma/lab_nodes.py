@@ -1,13 +1,12 @@
 """The RDMA lab that all tests of this folder share, and what they run on its nodes.
 
-A guest takes seconds to minutes to boot, so there is one for the whole test run (the fixture `nodes`). What tests run there
-is killed at the end of each, and links and losses are mended.
+A guest takes seconds to minutes to boot, so there is one for the whole test run (the fixture `rdma_lab`). A test
+leaves it as it was: links up, nothing lost, no process.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -15,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-sys.path.append(str(SCRIPTS))
 
 import rdma_lab_machine
 import rdma_lab_setup
 from rdma_lab import RdmaLab
 from rdma_lab_job import Job
 
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SLOW = 120.0
 """Seconds for a command of a second or two: every instruction may be emulated, on a busy machine."""
 SWITCH = "RINGCOMM_TEST_RDMA"
@@ -47,7 +45,9 @@ def lab(hosts: int = 2, kernels: int = 1) -> Iterator[RdmaLab]:
         yield made
 
 
-def run(lab: RdmaLab, node: int | None, *command: str, timeout: float = SLOW, env: Mapping[str, str] | None = None) -> str:
+def run(
+    lab: RdmaLab, node: int | None, *command: str, timeout: float = SLOW, env: Mapping[str, str] | None = None
+) -> str:
     """What a command that must end with 0 says."""
     job = lab.start(node, command, timeout, env)
     status = job.wait(timeout + 30)
@@ -59,7 +59,9 @@ def shell(lab: RdmaLab, node: int | None, script: str, timeout: float = SLOW) ->
     return run(lab, node, "sh", "-ec", script, timeout=timeout).strip()
 
 
-def pair(lab: RdmaLab, server: Sequence[str], client: Sequence[str], says: str, timeout: float = SLOW) -> tuple[str, str]:
+def pair(
+    lab: RdmaLab, server: Sequence[str], client: Sequence[str], says: str, timeout: float = SLOW
+) -> tuple[str, str]:
     """A program on node 0, and once it has said a word, its other end on node 1; both must end with 0."""
     jobs = [lab.start(0, server, timeout)]
     wait_for(jobs[0], says, timeout)
