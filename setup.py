@@ -65,7 +65,7 @@ def extension(torch: Any) -> Any:
         include_dirs=[str(ROOT / "ringcomm_ext")],
         depends=headers,
         extra_compile_args={"cxx": FLAGS},
-        extra_link_args=["-pthread"],
+        extra_link_args=["-pthread", "-ldl"],
     )
 
 

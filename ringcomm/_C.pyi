@@ -40,6 +40,7 @@ def backend(
     timeout: timedelta,
     found: Any,
     record_to: str,
+    over_verbs: bool,
 ) -> Backend:
     """Connects to all peers (blocks up to `timeout`). cards: by rank, with `host` and `rank` (in the job) added,
     `node` (equal numbers share memory; none: 0) and `addresses` ("10.0.0.1:4711", "[fe80::1%eth0]:4711": of that
@@ -47,7 +48,7 @@ def backend(
     rules: (collective, max_bytes, schedule, slot bytes, channels, source, 16-bit floats travel as float32), in order;
     the last of each collective has no max_bytes. found: callable(store or None, name, rank, numbers, timeout) ->
     Backend, for groups made from this one; kept until shutdown. record_to: the beginning of the path of the flight
-    record that a failed group writes; '' for none."""
+    record that a failed group writes; '' for none. over_verbs: between nodes, instead of TCP; after open_verbs."""
 
 def start_engine(workers: int, spin_ns: int, yields: int, memory_limit: int) -> None:
     """Starts the process's engine unless it runs. memory_limit in bytes."""
@@ -56,6 +57,21 @@ def open_port(bind: list[str], port_low: int, port_high: int, key: bytes, dead_a
     """Opens the process's TCP port, which groups that span nodes need, unless it is open; gives its number, the same on
     all addresses. bind: numeric addresses, [] for all there are. port_low, port_high: inclusive, 0 for any. key: the
     job's, for the handshake. dead_after: a silent host or cut link is a death. After start_engine. RuntimeError."""
+
+def verbs_ports() -> list[dict[str, Any]]:
+    """The ports of RDMA devices: device, port, active, ethernet (RoCE), lid, mtu. RuntimeError that says why there are
+    none: no libibverbs, no device."""
+
+def open_verbs(
+    rails: list[tuple[str, int, int]],
+    traffic_class: int,
+    service_level: int,
+    pkey_index: int,
+    timeout: int,
+    retry_count: int,
+) -> list[dict[str, Any]]:
+    """Opens ports of RDMA devices for this process, unless some are open; after open_port. rails: (device, port, GID index
+    or -1 to choose). Gives for each name, ethernet, lid, mtu, gid, gid_index, gid_kind. RuntimeError."""
 
 def stop_engine() -> None:
     """Interpreter exit: every group leaves, no callback runs afterwards."""

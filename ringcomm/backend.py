@@ -16,7 +16,7 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.distributed.constants import default_pg_timeout
 
-from ringcomm import _load, bootstrap, config, config_topology, flight_record, log_lines, nodes, process, wires
+from ringcomm import _load, bootstrap, config, config_topology, flight_record, log_lines, nodes, process, verbs, wires
 from ringcomm import plan as plans
 
 if TYPE_CHECKING:
@@ -101,11 +101,14 @@ def _join(
     bootstrap.check_agreement(cards)
     node = nodes.numbers(settings, numbers, cards)
     dialled: list[list[str]] = [[] for _ in cards]
+    over_verbs = False
     if len(set(node)) > 1:
         left = max(0.1, round(deadline - time.monotonic(), 1))
         cards = wires.introduced(extension, settings, store or own_store, name, cards, partial(exchange, timeout=left))
         dialled = wires.targets(cards, rank, node)
-        wires.log_once(extension, settings, cards, rank, node)
+        wire = verbs.wire(settings, name, cards)
+        over_verbs = wire.kind == "verbs"
+        wires.log_once(extension, settings, wire, cards, rank, node)
     peers = [
         {**card, "host": card["hostname"], "rank": number, "node": place, "addresses": addresses}
         for card, number, place, addresses in zip(cards, numbers, node, dialled, strict=True)
@@ -122,6 +125,7 @@ def _join(
         timeout=timeout,
         found=partial(_join, settings, own_store),
         record_to=record_to,
+        over_verbs=over_verbs,
     )
     if settings.debug.level != "WARN":
         text = log_lines.of_connections(backend.connection_kind, settings.memory.slots, plan.slots, plan.channels)

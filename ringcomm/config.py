@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringcomm.config_key import key, setting_fields
-from ringcomm.config_net import Tcp
+from ringcomm.config_net import Tcp, Verbs
 from ringcomm.values import Bytes, Choice, Duration, Flag, Text, Threshold, ThresholdKind, Whole, Words
-from ringcomm.values_net import NetKind
 from ringcomm.values_nodes import Nodes, NodesKind
 
 if TYPE_CHECKING:
@@ -190,7 +189,8 @@ class Connections:
         Choice(("auto", "tcp")),
         "auto",
         "Between ranks of different nodes. auto: shared memory where they are on one machine all the same, else what "
-        "`net` says. tcp: always TCP, so that declared nodes of one machine are as apart as machines.",
+        "`net` says. tcp: never shared memory, so that declared nodes of one machine are as apart as machines; TCP, unless "
+        "`net` is verbs.",
         env="RINGCOMM_ACROSS",
         agree=True,
     )
@@ -271,9 +271,10 @@ class Config:
 
     version: int = key(Whole(1, 1), 1, "Version of this schema.", agree=True)
     net: str = key(
-        NetKind(),
+        Choice(("auto", "tcp", "verbs")),
         "auto",
-        "What goes between machines. auto: the best that is there, which is tcp today.",
+        "What goes between machines. auto: verbs (RDMA) where all ranks of a group can use it, else tcp; which, and why, is "
+        "logged at INFO.",
         env="RINGCOMM_NET",
         agree=True,
     )
@@ -285,6 +286,7 @@ class Config:
     memory: Memory = Memory()
     connections: Connections = Connections()
     tcp: Tcp = Tcp()
+    verbs: Verbs = Verbs()
     topology: Shape = Shape()
     numerics: Numerics = Numerics()
     debug: Debug = Debug()
@@ -337,6 +339,7 @@ SECTIONS = {
     "memory": Memory,
     "connections": Connections,
     "tcp": Tcp,
+    "verbs": Verbs,
     "topology": Shape,
     "numerics": Numerics,
     "debug": Debug,

@@ -13,6 +13,7 @@ import torch
 import ringcomm
 from ringcomm.discover.routes import Route
 from ringcomm.values import show_bytes
+from ringcomm.verbs import Wire
 
 
 def of_process(reduce_isa: str, cores: int) -> str:
@@ -43,10 +44,11 @@ def of_connections(kind: str, slots: int, capacity: Mapping[str, int], channels:
     return f"over {kind}, {_many(channels, 'channel')}, {slots} slots ({sizes})"
 
 
-def of_net(asked: str, way: Route, port: int, peer: int, host: str) -> str:
-    """Once per process that has peers on other nodes. asked: the setting `net`; way: to the first such peer."""
-    why = "as net says" if asked == "tcp" else "the best there is (net is auto; verbs is not there yet)"
-    return f"net: tcp, {why}; over {way.interface}: {way.source} port {port} to {way.address} of rank {peer} ({host})"
+def of_net(taken: Wire, rails: str, way: Route, port: int, peer: int, host: str) -> str:
+    """Once per process that has peers on other nodes. rails: the RDMA devices, if any; way: to the first such peer."""
+    by = f"by {rails}, met " if rails else ""
+    way_text = f"over {way.interface}: {way.source} port {port} to {way.address} of rank {peer} ({host})"
+    return f"net: {taken.kind}, {taken.why}; {by}{way_text}"
 
 
 def of_waits(spin_ns: int, timeout: timedelta) -> str:

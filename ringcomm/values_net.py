@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ringcomm.errors import ConfigError
 from ringcomm.located import Located
-from ringcomm.values import Choice
 
 _NAME = re.compile(r"[^\s,=^/]{1,15}")  # what the kernel allows, less our marks
 _RANGE = re.compile(r"\s*([0-9]+)\s*[-:]\s*([0-9]+)\s*")
@@ -113,14 +112,3 @@ class PortsKind:
     def show(self, value: object) -> str:
         assert isinstance(value, tuple)
         return f"{value[0]}-{value[1]}"
-
-
-@dataclass(frozen=True)
-class NetKind(Choice):
-    """Which network carries data between machines."""
-
-    words: tuple[str, ...] = ("auto", "tcp")
-
-    @property
-    def allowed(self) -> str:
-        return f"{' or '.join(self.words)} (verbs is not there yet)"

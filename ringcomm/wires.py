@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ringcomm import job_key, log_lines
+from ringcomm import job_key, log_lines, verbs
 from ringcomm.config import Config
 from ringcomm.discover import addresses, interfaces, routes
 from ringcomm.discover.routes import Route
 from ringcomm.errors import AgreementError, BootstrapError, ConfigError
 from ringcomm.facts import Interface
+from ringcomm.verbs import Wire
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -31,7 +32,7 @@ Card = dict[str, Any]
 class _Port:
     pid: int
     card: Mapping[str, Any]
-    """port, addresses, key (its id, see job_key)."""
+    """port, addresses, key (its id, see job_key); verbs or no_verbs (see verbs)."""
 
 
 _lock = threading.Lock()
@@ -88,15 +89,19 @@ def targets(cards: Sequence[Card], rank: int, nodes: Sequence[int]) -> list[list
     return found
 
 
-def log_once(extension: Any, settings: Config, cards: Sequence[Card], rank: int, nodes: Sequence[int]) -> None:
-    """Which net was taken and over which interface, once per process, by its first peer on another node."""
+def log_once(
+    extension: Any, settings: Config, taken: Wire, cards: Sequence[Card], rank: int, nodes: Sequence[int]
+) -> None:
+    """Which net was taken and why, over which device and interface, once per process, by its first peer elsewhere."""
     global _logged
     if _logged or settings.debug.level == "WARN":
         return
     _logged = True
     peer = next(r for r in range(len(cards)) if nodes[r] != nodes[rank])
     way = _ways_to(cards[peer], cards[rank])[0]
-    extension.log(1, log_lines.of_net(settings.net, way, cards[rank]["port"], peer, cards[peer]["hostname"]))
+    rails = verbs.of_rails(cards[rank]["verbs"]) if taken.kind == "verbs" else ""
+    text = log_lines.of_net(taken, rails, way, cards[rank]["port"], peer, cards[peer]["hostname"])
+    extension.log(1, text)
 
 
 def _ways_to(peer: Card, mine: Card) -> list[Route]:
@@ -131,7 +136,7 @@ def _open(extension: Any, settings: Config, store: Store) -> Card:
     silence = timedelta(microseconds=settings.tcp.dead_after // 1000)
     number = extension.open_port(bind=offered, port_low=low, port_high=high, key=key, dead_after=silence)
     told = [address.partition("%")[0] for address in offered]
-    return {"port": number, "addresses": told, "key": job_key.id_of(key)}
+    return {"port": number, "addresses": told, "key": job_key.id_of(key), **verbs.offered(extension, settings)}
 
 
 def _offered(settings: Config, every: Sequence[Interface]) -> list[str]:

@@ -90,9 +90,12 @@ c10::intrusive_ptr<Backend> make_backend(SeedHandle& handle, const std::string& 
                                          const std::vector<std::map<std::string, py::object>>& cards,
                                          const std::vector<RuleTuple>& rules, int64_t spin_ns, int yields,
                                          std::chrono::milliseconds timeout, const py::object& found,
-                                         const std::string& record_to) {
+                                         const std::string& record_to, bool over_verbs) {
   GroupSpec spec;
   spec.name = name;
+  spec.over_verbs = over_verbs;
+  if (over_verbs && (!process_engine() || !process_engine()->verbs()))
+    throw std::runtime_error("ringcomm: verbs were not opened");
   if (!record_to.empty()) {
     spec.on_failure = [record_to] { write_flight_record_on_failure(record_to); };
     process_engine()->watch_boards();
@@ -172,6 +175,56 @@ int open_port(const std::vector<std::string>& bind, int port_low, int port_high,
   return engine->port()->port();
 }
 
+const VerbsLibrary& library_of_verbs() {
+  std::string why_not;
+  const VerbsLibrary* library = verbs_library(why_not);
+  if (library == nullptr) throw std::runtime_error(why_not);
+  return *library;
+}
+
+py::list verbs_ports() {
+  std::string why_not;
+  std::vector<VerbsPortFacts> found;
+  {
+    const py::gil_scoped_release nogil;
+    found = list_verbs_ports(library_of_verbs(), why_not);
+  }
+  if (found.empty()) throw std::runtime_error(why_not);
+  py::list all;
+  for (const VerbsPortFacts& f : found) {
+    py::dict d;
+    d["device"] = f.device, d["port"] = f.port, d["active"] = f.active, d["ethernet"] = f.ethernet, d["lid"] = f.lid,
+    d["mtu"] = f.mtu;
+    all.append(d);
+  }
+  return all;
+}
+
+py::list open_verbs(const std::vector<std::tuple<std::string, int, int>>& rails, int traffic_class, int service_level,
+                    int pkey_index, int timeout, int retry_count) {
+  Engine* engine = process_engine();
+  if (!engine || !engine->port()) throw std::runtime_error("ringcomm: the TCP port was not opened");
+  VerbsOptions options;
+  for (const auto& [device, port, gid_index] : rails) options.rails.push_back({device, port, gid_index});
+  options.traits = {static_cast<uint8_t>(traffic_class), static_cast<uint8_t>(service_level),
+                    static_cast<uint16_t>(pkey_index), static_cast<uint8_t>(timeout), static_cast<uint8_t>(retry_count)};
+  {
+    const py::gil_scoped_release nogil;
+    Error error;
+    if (!engine->open_verbs(library_of_verbs(), options, error)) raise(error);
+  }
+  py::list all;
+  for (int rail = 0; rail < engine->verbs()->rails(); ++rail) {
+    const VerbsDevice& device = engine->verbs()->device(rail);
+    py::dict d;
+    d["name"] = device.name(), d["ethernet"] = device.ethernet(), d["lid"] = device.lid(), d["mtu"] = 128 << device.mtu();
+    d["gid"] = gid_text(device.gid().gid), d["gid_index"] = device.gid_index();
+    d["gid_kind"] = gid_kind(device.gid().gid_type);
+    all.append(d);
+  }
+  return all;
+}
+
 // Interpreter exit. A callback that still runs Python code gets SystemExit: left alone, its thread would be ended by the interpreter in the midst of
 // C++ frames (Python below 3.14), which aborts the process.
 void stop_engine() {
@@ -222,11 +275,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def("perform_nocolor_split", [](Backend&, const py::object&) {})
       .def("_set_default_timeout", &Backend::setTimeout, py::call_guard<py::gil_scoped_release>());
   m.def("backend", &make_backend, py::arg("seed"), py::arg("name"), py::arg("cards"), py::arg("rules"),
-        py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"), py::arg("found"), py::arg("record_to"));
+        py::arg("spin_ns"), py::arg("yields"), py::arg("timeout"), py::arg("found"), py::arg("record_to"),
+        py::arg("over_verbs"));
   m.def("start_engine", &start_engine, py::arg("workers"), py::arg("spin_ns"), py::arg("yields"),
         py::arg("memory_limit"), py::call_guard<py::gil_scoped_release>());
   m.def("open_port", &open_port, py::arg("bind"), py::arg("port_low"), py::arg("port_high"), py::arg("key"),
         py::arg("dead_after"));
+  m.def("verbs_ports", &verbs_ports);
+  m.def("open_verbs", &open_verbs, py::arg("rails"), py::arg("traffic_class"), py::arg("service_level"),
+        py::arg("pkey_index"), py::arg("timeout"), py::arg("retry_count"));
   m.def("stop_engine", &stop_engine);
   m.def("start_heap", &start_heap, py::arg("limit"));
   m.def("heap_numbers", &heap_numbers);

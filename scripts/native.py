@@ -119,7 +119,7 @@ def ninja_file(todo: list[Program]) -> str:
         "  depfile = $out.d",
         "  deps = gcc",
         "rule link",
-        "  command = $compiler $flags $in -pthread -o $out",
+        "  command = $compiler $flags $in -pthread -ldl -o $out",
     ]
     done: set[Path] = set()
     for program in todo:

@@ -34,6 +34,7 @@ class VerbsNet {
   VerbsNet& operator=(const VerbsNet&) = delete;
 
   VerbsDevice& device(int channel) const { return *devices_[static_cast<size_t>(channel) % devices_.size()]; }
+  int rails() const { return static_cast<int>(devices_.size()); }
   const VerbsTraits& traits() const { return traits_; }
   TcpPort& port() const { return port_; }
   // Keeps it until it is over, for the port's linger_ns at most; TcpPort::settle() waits for it too.

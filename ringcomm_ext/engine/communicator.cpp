@@ -6,6 +6,7 @@
 
 #include "connections/mixed.h"
 #include "connections/tcp.h"
+#include "connections/verbs.h"
 #include "core/log.h"
 
 namespace ringcomm {
@@ -85,7 +86,10 @@ std::unique_ptr<Connections> Communicator::make_connections() const {
   across.rank = spec_.rank;
   across.topic = control_->topic();
   across.layout = spec_.layout;
-  auto wire = make_tcp_connections(std::move(across), *engine_.port(), *peers[spec_.rank].doorbell, engine_.budget());
+  Doorbell& own = *peers[spec_.rank].doorbell;
+  auto wire = spec_.over_verbs
+                  ? make_verbs_connections(std::move(across), *engine_.verbs(), own, engine_.budget())
+                  : make_tcp_connections(std::move(across), *engine_.port(), own, engine_.budget());
   return make_mixed_connections(spec_.layout, spec_.rank, std::move(peers), engine_.budget(), std::move(wire));
 }
 

@@ -52,6 +52,7 @@ struct GroupSpec {
   Board board;                            // in the segment of this node's leader
   std::shared_ptr<ControlGroup> control;  // null: the group is on one node
   ShmLayout layout;
+  bool over_verbs = false;  // between nodes; else TCP
   WaitPolicy caller;
   std::array<std::vector<Rule>, kCollectives> rules;  // by collective; the last of each has no limit
   // Asked now and then while the group is being connected; true: give up. May be empty.

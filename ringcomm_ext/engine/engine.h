@@ -17,6 +17,7 @@
 #include "connections/heap.h"
 #include "connections/segment.h"
 #include "connections/tcp_port.h"
+#include "connections/verbs_net.h"
 #include "engine/backoff.h"
 #include "engine/callbacks.h"
 #include "engine/control_plane.h"
@@ -59,6 +60,9 @@ class Engine {
   // The same without a port, for sockets that are brought: tests.
   bool open_loop(int64_t dead_after_ns, Error& error);
   TcpPort* port() const { return port_.get(); }  // null before open_port()
+  // This process's RDMA, once, after open_port(); later calls change nothing. False and `error` if a device cannot be used.
+  bool open_verbs(const VerbsLibrary& library, const VerbsOptions& options, Error& error);
+  VerbsNet* verbs() const { return verbs_.get(); }  // null before open_verbs()
   ControlPlane* control() const { return control_.get(); }
   // A moment for frames to come in, where no event tells. On the poller's own thread it reads them.
   void nap_for_frames(int64_t ns);
@@ -104,6 +108,7 @@ class Engine {
   // In this order: each is used by those behind it. Made once, before the first group that needs them.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<TcpPort> port_;
+  std::unique_ptr<VerbsNet> verbs_;
   std::unique_ptr<ControlPlane> control_;
   std::mutex opening_;
   std::atomic<std::thread::id> poller_{};

@@ -1,4 +1,4 @@
-// What an engine has besides where its groups span nodes: a loop for wires in its poller, a TCP port, control sockets.
+// What an engine has besides where its groups span nodes: a loop for wires in its poller, a TCP port, control sockets, RDMA.
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -30,6 +30,13 @@ bool Engine::open_port(const TcpOptions& options, int64_t dead_after_ns, Error& 
   if (!port_) return false;
   control_->open(*port_);
   return true;
+}
+
+bool Engine::open_verbs(const VerbsLibrary& library, const VerbsOptions& options, Error& error) {
+  const std::lock_guard<std::mutex> hold(opening_);
+  if (verbs_) return true;
+  verbs_ = VerbsNet::open(library, *port_, options, error);
+  return verbs_ != nullptr;
 }
 
 void Engine::nap_for_frames(int64_t ns) {

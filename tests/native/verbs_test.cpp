@@ -1,0 +1,208 @@
+// What is the verbs' own: threads that sleep until a completion comes, counts that come late, credits, ends that go away, sizes of devices. Runs on real devices too
+// (test_verbs.h); verbs_failure_test.cpp has what only the fake can do wrong.
+#include <cstring>
+
+#include "verbs_pair.h"
+
+using namespace ringcomm;
+using namespace ringcomm::test;
+
+namespace {
+
+const bool kReal = !real_devices().empty();
+const uint64_t kRounds = kReal ? 300 : 3000;
+
+void to_and_fro() {
+  VerbsPair two;
+  std::thread other([&] {
+    for (uint64_t k = 0; k < kRounds; ++k) take(two, 1, 8, 1, k), put(two, 1, 8, 2, k);
+  });
+  for (uint64_t k = 0; k < kRounds; ++k) put(two, 0, 8, 1, k), take(two, 0, 8, 2, k);
+  other.join();
+}
+
+// Far more than the slots hold, by ends that sleep, with pauses on either side.
+void streams_asleep() {
+  constexpr size_t kBytes = 1 << 20;
+  const uint64_t messages = kReal ? 40 : 120;
+  const auto size_of = [](uint64_t k) { return k % 7 == 0 ? size_t{8} : kBytes - k * 1000; };
+  VerbsPair two({kBytes});
+  std::thread reader([&] {
+    Random random(2);
+    for (uint64_t k = 0; k < messages; ++k) {
+      if (random.one_in(9)) usleep(5000);
+      take(two, 1, size_of(k), 1, k, random.one_in(2));
+    }
+    two.receiver(1).flush();
+  });
+  Random random(1);
+  for (uint64_t k = 0; k < messages; ++k) {
+    if (random.one_in(9)) usleep(5000);
+    put(two, 0, size_of(k), 1, k);
+  }
+  sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
+  reader.join();
+}
+
+// A count that nobody asked for comes all the same, though its reader looks no more; later ones are asked for.
+void counts() {
+  VerbsPair two;
+  for (uint64_t k = 0; k < 5; ++k) {
+    put(two, 0, 8, 1, k);
+    take(two, 1, 8, 1, k, false);
+    CHECK(!two.sender(0).settled());
+    two.receiver(1).flush();
+    sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
+  }
+}
+
+// A window of small messages, not one more, until the reader has told; with large ones among them as many as there are slots. A reader that tells often, and looks
+// at its own completions seldom, runs into no limit either.
+void window() {
+  VerbsPair two;
+  Sender& to = two.sender(0);
+  for (size_t bytes : {size_t{8}, size_t{100}}) {
+    const uint64_t most = bytes == 8 ? 64 : 4;
+    put(two, 0, bytes, 1, 0);
+    take(two, 1, bytes, 1, 0);
+    await("the count", [&] { return to.settled(); });
+    for (int round = 0; round < 300; ++round) {
+      uint64_t fit = 0;
+      for (char* place; (place = to.reserve(bytes)) != nullptr; ++fit) fill(place, bytes, 2, fit), to.publish(static_cast<uint32_t>(fit));
+      CHECK(fit <= most);
+      if (round == 0) CHECK(fit >= (bytes == 8 ? most - 16 : most));  // of small ones some may not be known to be through
+      for (uint64_t k = 0; k < fit; ++k) take(two, 1, bytes, 2, k);
+    }
+    await("all counts", [&] { return to.settled(); });
+  }
+  CHECK(to.error() == nullptr);
+}
+
+// Large ones behind small ones, and the other way: places of both sorts are counted by themselves.
+void mixed_sizes() {
+  VerbsPair two;
+  std::thread reader([&] {
+    for (uint64_t k = 0; k < kRounds; ++k) take(two, 1, Random(k).one_in(4) ? 3000 : k % 57, 1, k, Random(k).one_in(3));
+    two.receiver(1).flush();
+  });
+  for (uint64_t k = 0; k < kRounds; ++k) put(two, 0, Random(k).one_in(4) ? 3000 : k % 57, 1, k);
+  reader.join();
+}
+
+// What was published arrives though its writer is gone: what is under way, what waits for slots, and what waits for the connection.
+void writer_leaves() {
+  for (size_t bytes : {size_t{8}, size_t{4} << 20})
+    for (bool at_once : {true, false}) {
+      VerbsPair two({bytes < 4096 ? 4096 : bytes});
+      for (uint64_t k = 0; k < 3; ++k) put(two, 0, bytes, 1, k);
+      if (!at_once) two.port(0).settle(now_ns() + 50 * kMs);
+      two.leave(0);
+      for (uint64_t k = 0; k < 3; ++k) take(two, 1, bytes, 1, k, false);
+      two.receiver(1).flush();
+      CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
+    }
+}
+
+// The reader has not asked for the connection yet; the writer is through with it and away.
+void writer_leaves_early() {
+  VerbsPair two;
+  for (uint64_t k = 0; k < 3; ++k) put(two, 0, 200, 1, k);
+  two.leave(0);
+  CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
+  for (uint64_t k = 0; k < 3; ++k) take(two, 1, 200, 1, k);
+}
+
+// A reader that flushes and leaves at once has told its writer.
+void reader_flushes_and_leaves() {
+  for (bool at_exit : {false, true}) {
+    VerbsPair two;
+    put(two, 0, 8, 1, 0);
+    take(two, 1, 8, 1, 0);
+    if (at_exit)
+      CHECK(two.port(1).settle(now_ns() + 10 * kSecond));
+    else
+      two.leave(1);
+    if (at_exit) two.stop(1);
+    sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
+  }
+}
+
+void writer_is_gone() {
+  VerbsPair two({4096, 300 * kMs});
+  put(two, 0, 8, 1, 0);
+  take(two, 1, 8, 1, 0);
+  put(two, 0, 8, 1, 1);
+  two.leave(0);
+  take(two, 1, 8, 1, 1);  // what had come still counts
+  const int64_t begin = now_ns();
+  const Error error = receiving_fails(two, 1, 8);
+  CHECK(now_ns() - begin > 100 * kMs);
+  CHECK(error.cause == Cause::connection);
+  CHECK_EQ(error.rank, 0);
+  CHECK_CONTAINS(error.text, "verbs from rank 0 at 127.0.0.1:");
+  CHECK_CONTAINS(error.text, "closed by the other side");
+}
+
+void reader_is_gone() {
+  VerbsPair two({4096, 100 * kMs});
+  put(two, 0, 8, 1, 0);
+  take(two, 1, 8, 1, 0);
+  two.leave(1);
+  const Error error = sending_fails(two, 0, 8);
+  CHECK(error.cause == Cause::connection);
+  CHECK_EQ(error.rank, 1);
+  CHECK_CONTAINS(error.text, "verbs to rank 1 at " + two.address(1));
+  CHECK(!two.sender(0).settled());
+}
+
+// The reader's memory: it has an error of its own that says so at once, its writer one that names it.
+void reader_has_no_memory() {
+  VerbsPair two({1 << 20, 100 * kMs, {size_t{64} << 20, 1 << 20}});
+  put(two, 0, 1 << 20, 1, 0);
+  const Error theirs = receiving_fails(two, 1, 1 << 20);
+  CHECK(theirs.cause == Cause::no_memory);
+  CHECK_CONTAINS(theirs.text, "memory.limit");
+  CHECK_CONTAINS(sending_fails(two, 0, 1 << 20).text, "no memory for the slots");
+}
+
+// Ends are unmade at any moment of the making.
+void unmade() {
+  Random random(1);
+  for (int i = 0; i < 60; ++i) {
+    VerbsPair two;
+    for (int r = 0; r < 2; ++r)
+      for (size_t bytes : {size_t{8}, size_t{80}})
+        if (char* place = two.sender(r).reserve(bytes)) fill(place, bytes, 1, 0), two.sender(r).publish(0);
+    const int64_t until = now_ns() + static_cast<int64_t>(random.below(2'000'000));
+    while (now_ns() < until) continue;
+    two.leave(static_cast<int>(random.below(2)));
+  }
+}
+
+}  // namespace
+
+int main() {
+  start("verbs_test", 280);
+  const std::pair<const char*, void (*)()> promises[] = {
+      {"to and fro, asleep", to_and_fro},
+      {"streams, asleep", streams_asleep},
+      {"counts", counts},
+      {"window", window},
+      {"sizes of both sorts", mixed_sizes},
+      {"a writer leaves", writer_leaves},
+      {"a writer leaves before it is asked for", writer_leaves_early},
+      {"a reader flushes and leaves", reader_flushes_and_leaves},
+      {"a writer is gone", writer_is_gone},
+      {"a reader is gone", reader_is_gone},
+      {"a reader has no memory", reader_has_no_memory},
+      {"unmade", unmade},
+  };
+  for (const auto& [name, promise] : promises) {
+    section(name);
+    promise();
+    if (kReal) continue;
+    await("queue pairs and memory to be given back",
+          [] { return fake_counts().queue_pairs == 0 && fake_counts().regions == 0; });
+  }
+  return 0;
+}
