@@ -131,8 +131,11 @@ def netem(wire: Wire, words: Sequence[str]) -> str:
 
 
 def counters(wire: Wire) -> str:
-    """JSON of the device's hw_counters. Read here: other network namespaces are not shown them."""
+    """JSON of the device's hw_counters, and of its interface's tx_bytes and rx_bytes (headers and all), which rxe does
+    not count. Read here: other network namespaces are not shown them."""
     files = sorted((SYS / wire.device).glob("ports/1/hw_counters/*"))
+    if wire.interface:
+        files += [Path("/sys/class/net", wire.interface, "statistics", name) for name in ("tx_bytes", "rx_bytes")]
     return json.dumps({path.name: int(path.read_text()) for path in files if path.name != "lifespan"})
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-
 import rdma_lab_machine
 import rdma_lab_setup
 from rdma_lab import RdmaLab

@@ -11,7 +11,6 @@ import native
 from lab_nodes import run
 from rdma_lab import RdmaLab
 
-
 PROGRAMS = ["connection_test", "verbs_test"]
 LIMIT = 400.0
 
