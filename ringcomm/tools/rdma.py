@@ -10,7 +10,7 @@ from ringcomm.discover.rdma_loopback import best_gid, loopback
 
 
 def main(argv: list[str]) -> int:
-    """Prints a line for each port; returns 0 if all that were asked for are good, 1 if some are not, 2 if there are none."""
+    """Prints a line for each port. Returns 0 if all are good, 1 if some are not, 2 if there are none."""
     parser = argparse.ArgumentParser("python -m ringcomm rdma", description=__doc__)
     parser.add_argument("--device", metavar="NAME", action="append", help="only this one; may be given several times")
     parser.add_argument("--gid-index", type=int, help="entry of the GID table; default: what a job would take")
