@@ -7,6 +7,7 @@
 #include "c10d/backend.h"
 #include "c10d/flight_dump.h"
 #include "c10d/registered.h"
+#include "connections/verbs_library.h"
 #include "core/log.h"
 #include "engine/process.h"
 

@@ -37,20 +37,30 @@ VerbsNet::~VerbsNet() {
 void VerbsNet::linger(std::shared_ptr<VerbsEnd> end) {
   const std::lock_guard<std::mutex> hold(mutex_);
   lingering_.push_back({std::move(end), now_ns() + port_.options().linger_ns});
-  if (timer_ == 0 && !stopped_) timer_ = port_.loop().at(now_ns() + kLookNs, [this] { look(); });
+  if (!looking_) schedule();
 }
 
-// The poller. What is over is let go without the lock: its end waits for handlers.
+// Under the lock.
+void VerbsNet::schedule() {
+  looking_ = !lingering_.empty() && !stopped_;
+  if (looking_) timer_ = port_.loop().at(now_ns() + kLookNs, [this] { look(); });
+}
+
+// The poller. What is over is let go without the lock, for its end waits for handlers; and before the next look is due, so that who cancels that one has not missed
+// this.
 void VerbsNet::look() {
   std::vector<Lingering> gone;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    const int64_t now = now_ns();
+    const auto rest = std::partition(lingering_.begin(), lingering_.end(),
+                                     [&](const Lingering& l) { return now < l.until_ns && !l.end->over(); });
+    gone.assign(std::make_move_iterator(rest), std::make_move_iterator(lingering_.end()));
+    lingering_.erase(rest, lingering_.end());
+  }
+  gone.clear();
   const std::lock_guard<std::mutex> hold(mutex_);
-  timer_ = 0;
-  const int64_t now = now_ns();
-  const auto rest = std::partition(lingering_.begin(), lingering_.end(),
-                                   [&](const Lingering& l) { return now < l.until_ns && !l.end->over(); });
-  gone.assign(std::make_move_iterator(rest), std::make_move_iterator(lingering_.end()));
-  lingering_.erase(rest, lingering_.end());
-  if (!lingering_.empty() && !stopped_) timer_ = port_.loop().at(now + kLookNs, [this] { look(); });
+  schedule();
 }
 
 bool VerbsNet::all_over() {

@@ -46,6 +46,7 @@ class VerbsNet {
     int64_t until_ns;
   };
   VerbsNet(TcpPort& port, const VerbsTraits& traits) : port_(port), traits_(traits) {}
+  void schedule();
   void look();
   bool all_over();
 
@@ -56,7 +57,7 @@ class VerbsNet {
   std::mutex mutex_;
   std::vector<Lingering> lingering_;
   EventLoop::TimerId timer_ = 0;
-  bool stopped_ = false;
+  bool looking_ = false, stopped_ = false;
 };
 
 }  // namespace ringcomm
