@@ -70,8 +70,8 @@ def open_verbs(
     timeout: int,
     retry_count: int,
 ) -> list[dict[str, Any]]:
-    """Opens ports of RDMA devices for this process, unless some are open; after open_port. rails: (device, port, GID index
-    or -1 to choose). Gives for each name, ethernet, lid, mtu, gid, gid_index, gid_kind. RuntimeError."""
+    """Opens ports of RDMA devices for this process, unless some are open; after open_port. rails: (device, port, GID
+    index or -1 to choose). Gives for each name, ethernet, lid, mtu, gid, gid_index, gid_kind. RuntimeError."""
 
 def stop_engine() -> None:
     """Interpreter exit: every group leaves, no callback runs afterwards."""

@@ -189,8 +189,8 @@ class Connections:
         Choice(("auto", "tcp")),
         "auto",
         "Between ranks of different nodes. auto: shared memory where they are on one machine all the same, else what "
-        "`net` says. tcp: never shared memory, so that declared nodes of one machine are as apart as machines; TCP, unless "
-        "`net` is verbs.",
+        "`net` says. tcp: never shared memory, so that declared nodes of one machine are as apart as machines; TCP, "
+        "unless `net` is verbs.",
         env="RINGCOMM_ACROSS",
         agree=True,
     )
@@ -273,8 +273,8 @@ class Config:
     net: str = key(
         Choice(("auto", "tcp", "verbs")),
         "auto",
-        "What goes between machines. auto: verbs (RDMA) where all ranks of a group can use it, else tcp; which, and why, is "
-        "logged at INFO.",
+        "What goes between machines. auto: verbs (RDMA) where all ranks of a group can use it, else tcp; which, and "
+        "why, is logged at INFO.",
         env="RINGCOMM_NET",
         agree=True,
     )

@@ -48,21 +48,21 @@ class Tcp:
 
 @dataclass(frozen=True, kw_only=True)
 class Verbs:
-    """RDMA between ranks on different machines (docs/rdma.md). What a process finds here when its first group on several
-    machines is made holds for all its groups."""
+    """RDMA between ranks on different machines (docs/rdma.md). What a process finds here when its first group on
+    several machines is made holds for all its groups."""
 
     hca: Hcas | None = key(
         HcasKind(),
         None,
-        "Devices and ports to use; channel c takes number c of them, and begins again. Not given, or only what is not to "
-        "be used: the first port that is active.",
+        "Devices and ports to use; channel c takes number c of them, and begins again. Not given, or only what is not "
+        "to be used: the first port that is active.",
         env="RINGCOMM_IB_HCA",
     )
     gid_index: int | None = key(
         Whole(0, 255),
         None,
-        "Entry of the port's GID table. Not given: over Ethernet the first of RoCE v2 with an IPv4 address, else with a "
-        "global IPv6 one, else what there is; InfiniBand: the first.",
+        "Entry of the port's GID table. Not given: over Ethernet the first of RoCE v2 with an IPv4 address, else with "
+        "a global IPv6 one, else what there is; InfiniBand: the first.",
         env="RINGCOMM_IB_GID_INDEX",
     )
     traffic_class: int = key(
@@ -79,6 +79,6 @@ class Verbs:
     retry_count: int = key(
         Whole(0, 6),
         6,
-        "How often it is sent again before the connection breaks. 7, which devices take too, means for ever to soft RoCE.",
+        "How often it is sent again before the connection breaks. 7, which devices take too, is for ever to soft RoCE.",
         env="RINGCOMM_IB_RETRY_CNT",
     )

@@ -60,8 +60,8 @@ class HcasKind:
     @property
     def allowed(self) -> str:
         return (
-            "a list of RDMA devices, each `mlx5` (names that begin so), `=mlx5_1` (exactly), `^mlx5_2` (not those), with "
-            "`:1` for one port; or one text such as `=mlx5_0:1,mlx5_1:1`, whose first mark holds for all its names"
+            "a list of RDMA devices, each `mlx5` (names that begin so), `=mlx5_1` (exactly), `^mlx5_2` (not those), "
+            "with `:1` for one port; or one text such as `=mlx5_0:1,mlx5_1:1`, whose first mark holds for all its names"
         )
 
     def parse(self, raw: object) -> Hcas:

@@ -1,7 +1,7 @@
 """RDMA between nodes: what this process has to offer, and what a group takes. `wires` calls it; docs/rdma.md.
 
-Each rank opens its devices with its port and says in its card which, or why none can be used. All ranks then decide the same
-from all cards: nothing is tried later on, for a group whose ranks took different wires would hang.
+Each rank opens its devices with its port and says in its card which, or why none can be used. All ranks then decide
+the same from all cards: nothing is tried later on, for a group whose ranks took different wires would hang.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def offered(extension: Any, settings: Config) -> Card:
 
 
 def wire(settings: Config, name: str, cards: Sequence[Mapping[str, Any]]) -> Wire:
-    """The same on all ranks, for their settings agree. Raises BootstrapError where `net` is verbs and some rank cannot."""
+    """The same on all ranks, for their settings agree. BootstrapError where `net` is verbs and some rank cannot."""
     if settings.net == "tcp":
         return Wire("tcp", "as net says")
     if not _wanted(settings):
@@ -46,17 +46,15 @@ def wire(settings: Config, name: str, cards: Sequence[Mapping[str, Any]]) -> Wir
         return Wire("verbs", "as net says" if settings.net == "verbs" else "the best there is (net is auto)")
     if settings.net == "verbs":
         raise BootstrapError(
-            f"group {name!r}: net is verbs, but not all ranks can use RDMA: {'; '.join(reasons)}. docs/rdma.md says what is "
-            "needed; net: auto takes tcp where verbs cannot be used"
+            f"group {name!r}: net is verbs, but not all ranks can use RDMA: {'; '.join(reasons)}. docs/rdma.md says "
+            "what is needed; net: auto takes tcp where verbs cannot be used"
         )
     return Wire("tcp", f"verbs is not usable: {'; '.join(reasons)} (net is auto)")
 
 
 def of_rails(rails: Sequence[Mapping[str, Any]]) -> str:
     """This rank's devices, for the log."""
-    return ", ".join(
-        f"{rail['name']} ({_address(rail)}, MTU {rail['mtu']})" for rail in rails
-    )
+    return ", ".join(f"{rail['name']} ({_address(rail)}, MTU {rail['mtu']})" for rail in rails)
 
 
 def _wanted(settings: Config) -> bool:

@@ -7,7 +7,7 @@
 #include "c10d/backend.h"
 #include "c10d/flight_dump.h"
 #include "c10d/registered.h"
-#include "connections/verbs_library.h"
+#include "connections/verbs_net.h"
 #include "core/log.h"
 #include "engine/process.h"
 
@@ -208,7 +208,8 @@ py::list open_verbs(const std::vector<std::tuple<std::string, int, int>>& rails,
   VerbsOptions options;
   for (const auto& [device, port, gid_index] : rails) options.rails.push_back({device, port, gid_index});
   options.traits = {static_cast<uint8_t>(traffic_class), static_cast<uint8_t>(service_level),
-                    static_cast<uint16_t>(pkey_index), static_cast<uint8_t>(timeout), static_cast<uint8_t>(retry_count)};
+                    static_cast<uint16_t>(pkey_index), static_cast<uint8_t>(timeout),
+                    static_cast<uint8_t>(retry_count)};
   {
     const py::gil_scoped_release nogil;
     Error error;
@@ -218,7 +219,8 @@ py::list open_verbs(const std::vector<std::tuple<std::string, int, int>>& rails,
   for (int rail = 0; rail < engine->verbs()->rails(); ++rail) {
     const VerbsDevice& device = engine->verbs()->device(rail);
     py::dict d;
-    d["name"] = device.name(), d["ethernet"] = device.ethernet(), d["lid"] = device.lid(), d["mtu"] = 128 << device.mtu();
+    d["name"] = device.name(), d["ethernet"] = device.ethernet(), d["lid"] = device.lid(),
+    d["mtu"] = 128 << device.mtu();
     d["gid"] = gid_text(device.gid().gid), d["gid_index"] = device.gid_index();
     d["gid_kind"] = gid_kind(device.gid().gid_type);
     all.append(d);

@@ -68,7 +68,7 @@ def test_default_and_single_node_are_shipped() -> None:
         ("connections: {within: tcp}\n", ["connections.within is 'tcp'", "allowed is shm"]),
         ("connections: {accross: tcp}\n", ["mine.yaml:1", "'accross'", "nearest: 'across'"]),
         ("connections:\n  across: shm\n", ["mine.yaml:2", "connections.across is 'shm'", "auto or tcp"]),
-        ("net: verbs\n", ["mine.yaml:1", "net is 'verbs'", "auto or tcp (verbs is not there yet)"]),
+        ("net: rdma\n", ["mine.yaml:1", "net is 'rdma'", "one of auto, tcp, verbs"]),
         ("nets: tcp\n", ["mine.yaml:1", "'nets'", "nearest: 'net'"]),
         ("tcp: {interface: eth0}\n", ["mine.yaml:1", "'interface'", "nearest: 'interfaces'"]),
         ("tcp:\n  interfaces:\n    - =eth0\n    - 5\n", ["mine.yaml:4", "5 is no interface", "tcp.interfaces"]),
@@ -199,7 +199,7 @@ def test_keys_at_the_top_have_variables_and_must_agree_too(tmp_path: Path) -> No
     assert loaded.net == "tcp" and loaded.tcp.ports == (40000, 40003)
     assert loaded.sources["net"] == "environment RINGCOMM_NET" and loaded.digest_parts()["net"] == "tcp"
     assert any("net is tcp by environment RINGCOMM_NET, over auto at" in line for line in loaded.log_lines())
-    assert "environment RINGCOMM_NET: net is 'verbs'" in refused(None, {"RINGCOMM_NET": "verbs"})
+    assert "environment RINGCOMM_NET: net is 'rdma'" in refused(None, {"RINGCOMM_NET": "rdma"})
     assert config.load({"tcp": {"ports": [1, 2]}}, {}).values()["tcp.ports"] == "1-2"
 
 

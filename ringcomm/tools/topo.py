@@ -44,24 +44,24 @@ def main(argv: list[str]) -> int:
     except (RingcommError, ValueError, OSError) as error:
         print(f"ringcomm topo: {error}", file=sys.stderr)
         return 2
-    across = loaded.connections.across
-    print(json.dumps(as_json(found, across), indent=1) if arguments.json else text(found, head, across))
+    how = loaded.connections.across, loaded.net
+    print(json.dumps(as_json(found, *how), indent=1) if arguments.json else text(found, head, *how))
     return 0
 
 
-def text(found: Topology, head: str = "", across: str = "auto") -> str:
-    """The page for people. across: the setting `connections.across`."""
+def text(found: Topology, head: str = "", across: str = "auto", net: str = "auto") -> str:
+    """The page for people. across: the setting `connections.across`; net: the setting `net`."""
     lines = [head] if head else []
     for one in found.machines:
         lines += machine_lines(one)
     if found.ranks:
-        lines += rank_lines(found, across)
+        lines += rank_lines(found, across, net)
     uneven = asymmetries(found)
     lines += ["asymmetric: " + line for line in uneven] or ["asymmetric links: none seen"]
     return "\n".join([*lines, "", *legend(found)])
 
 
-def as_json(found: Topology, across: str = "auto") -> dict[str, Any]:
+def as_json(found: Topology, across: str = "auto", net: str = "auto") -> dict[str, Any]:
     """What `--json` prints; `topology` alone is what `--save` writes."""
     return {
         "topology": found.to_json(),
@@ -72,7 +72,7 @@ def as_json(found: Topology, across: str = "auto") -> dict[str, Any]:
                 "why": answer.why,
                 "pairs": [{"reader": reader, "writers": show_ranges(writers)} for reader, writers in pairs.items()],
             }
-            for answer, pairs in grouped(found, across).items()
+            for answer, pairs in grouped(found, across, net).items()
         ],
         "asymmetric": asymmetries(found),
     }

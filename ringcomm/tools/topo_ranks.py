@@ -12,17 +12,18 @@ MATRIX_RANKS = 32
 """Up to so many ranks the pairs are shown as a matrix; the reasons below it are shown at any number."""
 REASONS = 40
 CELLS = (
-    "X the rank itself; shm: proved, the reader opened its memory; shm?: not proved; tcp: a socket; -: no connection"
+    "X the rank itself; shm: proved, the reader opened its memory; shm?: not proved; tcp: a socket; "
+    "verbs: RDMA, not proved; -: no connection"
 )
 
 
-def rank_lines(topology: Topology, across: str) -> list[str]:
-    """across: the setting `connections.across`."""
+def rank_lines(topology: Topology, across: str, net: str) -> list[str]:
+    """across: the setting `connections.across`; net: the setting `net`."""
     lines = [f"shape: {topology.describe()}", *indented(_tree(topology)), ""]
     lines += [*table([_HEAD, *(_row(topology, rank) for rank in range(len(topology.ranks)))]), ""]
     if len(topology.ranks) <= MATRIX_RANKS:
-        lines += ["reader \\ writer", *table(_matrix(topology, across)), f"({CELLS})", ""]
-    return [*lines, "why:", *indented(_reasons(topology, across)), ""]
+        lines += ["reader \\ writer", *table(_matrix(topology, across, net)), f"({CELLS})", ""]
+    return [*lines, "why:", *indented(_reasons(topology, across, net)), ""]
 
 
 _HEAD = ["rank", "node", "host", "pid", "cores", "socket", "NUMA", "complex", "rail"]
@@ -64,10 +65,10 @@ def _place(topology: Topology, rank: int, level: str) -> str:
     return f"several {word}{'es' if level == 'complex' else 's'}" if number is None else f"{word} {number}"
 
 
-def _matrix(topology: Topology, across: str) -> list[list[str]]:
+def _matrix(topology: Topology, across: str, net: str) -> list[list[str]]:
     ranks = range(len(topology.ranks))
     rows = [["", *map(str, ranks)]]
-    return rows + [[str(a), *(_cell(connection(topology, a, b, across)) for b in ranks)] for a in ranks]
+    return rows + [[str(a), *(_cell(connection(topology, a, b, across, net)) for b in ranks)] for a in ranks]
 
 
 def _cell(found: Connection) -> str:
@@ -76,11 +77,11 @@ def _cell(found: Connection) -> str:
     return "-" if found.kind is None else found.kind + "?" * (found.kind == "shm" and not found.proved)
 
 
-def _reasons(topology: Topology, across: str) -> list[str]:
+def _reasons(topology: Topology, across: str, net: str) -> list[str]:
     """Each reason once, with the pairs it holds for."""
     lines = [
         f"{_pairs(pairs)}: {found.kind + ': ' if found.kind else ''}{found.why}"
-        for found, pairs in grouped(topology, across).items()
+        for found, pairs in grouped(topology, across, net).items()
     ]
     more = len(lines) - REASONS
     return [*lines[:REASONS], f"... and {more} more reasons; --json has all"] if more > 0 else lines

@@ -14,7 +14,7 @@
 namespace ringcomm {
 namespace {
 
-constexpr size_t kMovable = 256;        // what is moved for the sake of alignment alone
+constexpr size_t kMovable = 256;  // what is moved for the sake of alignment alone
 
 }  // namespace
 

@@ -52,9 +52,12 @@ class VerbsConnections final : public Connections {
   size_t capacity(const End& end) const {
     const ShmLayout& layout = shared_->group.layout;
     switch (std::get<0>(end)) {
-      case kFanOut: return layout.fan_out_capacity;
-      case kMessages: return layout.message_capacity;
-      default: return layout.pair_capacity;
+      case kFanOut:
+        return layout.fan_out_capacity;
+      case kMessages:
+        return layout.message_capacity;
+      default:
+        return layout.pair_capacity;
     }
   }
   VerbsSender::Reader reader(const End& end, int rank) const {

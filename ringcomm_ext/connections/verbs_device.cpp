@@ -50,8 +50,8 @@ std::string errno_text(int number) { return std::strerror(number); }
 int choose_gid(const std::vector<ibv::GidEntry>& table, bool ethernet) {
   if (table.empty()) return -1;
   if (!ethernet) return static_cast<int>(table.front().gid_index);
-  const auto best = std::min_element(table.begin(), table.end(),
-                                     [](const auto& a, const auto& b) { return worth(a) < worth(b); });
+  const auto best =
+      std::min_element(table.begin(), table.end(), [](const auto& a, const auto& b) { return worth(a) < worth(b); });
   return static_cast<int>(best->gid_index);
 }
 
@@ -70,8 +70,9 @@ std::vector<VerbsPortFacts> list_verbs_ports(const VerbsLibrary& library, std::s
   int count = 0;
   ibv::Device** const list = library.get_device_list(&count);
   if (list == nullptr || count == 0) {
-    why_not = list ? "verbs show no RDMA device"
-                   : "verbs give no list of devices (" + errno_text(errno) + "): no RDMA driver in the kernel, or no access";
+    why_not =
+        list ? "verbs show no RDMA device"
+             : "verbs give no list of devices (" + errno_text(errno) + "): no RDMA driver in the kernel, or no access";
     if (list) library.free_device_list(list);
     return {};
   }

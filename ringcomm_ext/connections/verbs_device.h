@@ -60,7 +60,7 @@ class VerbsDevice {
   const ibv::GidEntry& gid() const { return gid_; }
   bool ethernet() const { return attr_.link_layer == ibv::kLinkEthernet; }
   uint16_t lid() const { return attr_.lid; }
-  int mtu() const { return attr_.active_mtu; }  // as verbs number it
+  int mtu() const { return attr_.active_mtu; }       // as verbs number it
   size_t most_bytes() const { return most_bytes_; }  // of one work request
   uint32_t most_requests() const { return static_cast<uint32_t>(limits_.max_qp_wr); }
   // "; rxe0 port 1 reported PORT_ERR (10) 0.3 s ago", or nothing.

@@ -55,15 +55,50 @@ Opened open_library() {
   return found;
 }
 
-const char* const kStatus[] = {
-    "SUCCESS",      "LOC_LEN_ERR",      "LOC_QP_OP_ERR",  "LOC_EEC_OP_ERR",     "LOC_PROT_ERR",     "WR_FLUSH_ERR",
-    "MW_BIND_ERR",  "BAD_RESP_ERR",     "LOC_ACCESS_ERR", "REM_INV_REQ_ERR",    "REM_ACCESS_ERR",   "REM_OP_ERR",
-    "RETRY_EXC_ERR", "RNR_RETRY_EXC_ERR", "LOC_RDD_VIOL_ERR", "REM_INV_RD_REQ_ERR", "REM_ABORT_ERR", "INV_EECN_ERR",
-    "INV_EEC_STATE_ERR", "FATAL_ERR",   "RESP_TIMEOUT_ERR", "GENERAL_ERR",      "TM_ERR",           "TM_RNDV_INCOMPLETE"};
-const char* const kEvents[] = {
-    "CQ_ERR",         "QP_FATAL",    "QP_REQ_ERR",  "QP_ACCESS_ERR", "COMM_EST",    "SQ_DRAINED", "PATH_MIG",
-    "PATH_MIG_ERR",   "DEVICE_FATAL", "PORT_ACTIVE", "PORT_ERR",      "LID_CHANGE",  "PKEY_CHANGE", "SM_CHANGE",
-    "SRQ_ERR",        "SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED", "CLIENT_REREGISTER", "GID_CHANGE", "WQ_FATAL"};
+const char* const kStatus[] = {"SUCCESS",
+                               "LOC_LEN_ERR",
+                               "LOC_QP_OP_ERR",
+                               "LOC_EEC_OP_ERR",
+                               "LOC_PROT_ERR",
+                               "WR_FLUSH_ERR",
+                               "MW_BIND_ERR",
+                               "BAD_RESP_ERR",
+                               "LOC_ACCESS_ERR",
+                               "REM_INV_REQ_ERR",
+                               "REM_ACCESS_ERR",
+                               "REM_OP_ERR",
+                               "RETRY_EXC_ERR",
+                               "RNR_RETRY_EXC_ERR",
+                               "LOC_RDD_VIOL_ERR",
+                               "REM_INV_RD_REQ_ERR",
+                               "REM_ABORT_ERR",
+                               "INV_EECN_ERR",
+                               "INV_EEC_STATE_ERR",
+                               "FATAL_ERR",
+                               "RESP_TIMEOUT_ERR",
+                               "GENERAL_ERR",
+                               "TM_ERR",
+                               "TM_RNDV_INCOMPLETE"};
+const char* const kEvents[] = {"CQ_ERR",
+                               "QP_FATAL",
+                               "QP_REQ_ERR",
+                               "QP_ACCESS_ERR",
+                               "COMM_EST",
+                               "SQ_DRAINED",
+                               "PATH_MIG",
+                               "PATH_MIG_ERR",
+                               "DEVICE_FATAL",
+                               "PORT_ACTIVE",
+                               "PORT_ERR",
+                               "LID_CHANGE",
+                               "PKEY_CHANGE",
+                               "SM_CHANGE",
+                               "SRQ_ERR",
+                               "SRQ_LIMIT_REACHED",
+                               "QP_LAST_WQE_REACHED",
+                               "CLIENT_REREGISTER",
+                               "GID_CHANGE",
+                               "WQ_FATAL"};
 
 template <size_t n>
 const char* named(const char* const (&names)[n], int number) {
@@ -73,11 +108,16 @@ const char* named(const char* const (&names)[n], int number) {
 // What the common ones most often mean, for who has never seen them.
 const char* meaning(int status) {
   switch (status) {
-    case ibv::kWcRetryExceeded: return ": no acknowledgement came in all tries";
-    case ibv::kWcRemoteAccess: return ": the peer's device refused the access to its memory";
-    case ibv::kWcFlushed: return ": the queue pair had failed before";
-    case ibv::kWcRnrRetryExceeded: return ": the peer had no receive posted";
-    default: return "";
+    case ibv::kWcRetryExceeded:
+      return ": no acknowledgement came in all tries";
+    case ibv::kWcRemoteAccess:
+      return ": the peer's device refused the access to its memory";
+    case ibv::kWcFlushed:
+      return ": the queue pair had failed before";
+    case ibv::kWcRnrRetryExceeded:
+      return ": the peer had no receive posted";
+    default:
+      return "";
   }
 }
 

@@ -97,11 +97,14 @@ void VerbsLink::on_note() {
   const char* why = nullptr;
   while (true) {
     switch (notes_.receive(fd_, note, why)) {
-      case Notes::Came::nothing: device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT); return;
+      case Notes::Came::nothing:
+        device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT);
+        return;
       case Notes::Came::end:
         poll();  // what came before counts
         return fail(why);
-      case Notes::Came::note: break;
+      case Notes::Came::note:
+        break;
     }
     bool good;
     {
@@ -130,8 +133,10 @@ bool VerbsLink::heed(const Note& note) {
       their_slots_ = note.memory, slots_key_ = note.rkey;
       has_slots_.store(true, std::memory_order_seq_cst);
       return true;
-    case NoteKind::refusal: return fail("it has no memory for the slots"), false;
-    default: break;
+    case NoteKind::refusal:
+      return fail("it has no memory for the slots"), false;
+    default:
+      break;
   }
   return fail("it said what makes no sense"), false;
 }
@@ -189,8 +194,7 @@ int VerbsLink::post(uint64_t m) {
     }
   }
   const size_t line_bytes = kLineHead + (entry.small() ? bytes : 0);
-  ibv::Sge piece =
-      piece_of(reinterpret_cast<const char*>(&outbox_.line(m)), line_bytes, outbox_.lines.lkey());
+  ibv::Sge piece = piece_of(reinterpret_cast<const char*>(&outbox_.line(m)), line_bytes, outbox_.lines.lkey());
   ibv::SendWr request = write_request(&piece, their_lines_ + m % outbox_.window() * sizeof(VerbsLine), lines_key_);
   request.opcode = ibv::kRdmaWriteWithImm;
   request.imm_data = htobe32(entry.length);
@@ -239,7 +243,7 @@ void VerbsLink::poll() {
     }
   } while (n == kAtOnce);
   if (n < 0) return fail("its completion queue failed");
-  if (failure) return fail(failure.text().c_str());
+  if (failure) return fail(failure.text().c_str(), failure.consequence());
   // Before more is published: the reader never sends more counts than messages, and for each of a window there is a receive.
   if (counts > 0 && !broken())
     if (const int failed = queue_->post_receives(counts)) fail(std::strerror(failed));
@@ -268,13 +272,13 @@ bool VerbsLink::over() {
 
 // --------------------------------------------------------------------------------------------------------------- failing
 
-void VerbsLink::fail(const char* what) {
+void VerbsLink::fail(const char* what, bool consequence) {
   // where_ does not change once there is a queue; before that only the poller, which sets it, comes here.
-  fail(broken_text("to", peer_, where_, device_, what));
+  fail(broken_text("to", peer_, where_, device_, what), consequence);
 }
 
-void VerbsLink::fail(const Error& reason) {
-  if (breakage_.set(reason, peer_)) shared_.own.ring();
+void VerbsLink::fail(const Error& reason, bool consequence) {
+  if (breakage_.set(reason, peer_, consequence)) shared_.own.ring();
 }
 
 }  // namespace ringcomm

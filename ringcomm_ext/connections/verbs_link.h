@@ -68,8 +68,8 @@ class VerbsLink {
   bool can_post(const VerbsOutbox::Entry& entry) const;
   int post(uint64_t message);
   void mark();
-  void fail(const char* what);
-  void fail(const Error& reason);
+  void fail(const char* what, bool consequence = false);
+  void fail(const Error& reason, bool consequence = false);
 
   VerbsShared& shared_;
   VerbsDevice& device_;

@@ -46,8 +46,9 @@ bool VerbsMemory::take(const VerbsDevice& device, size_t bytes, int access, Memo
   }
   if (budget) budget->give(bytes);
   error.cause = Cause::no_memory;
-  std::snprintf(error.text, sizeof error.text, "ringcomm: %s: %zu bytes cannot be registered with the RDMA device %s: %s%s",
-                what, bytes, device.name().c_str(), std::strerror(failed), lock_limit().c_str());
+  std::snprintf(error.text, sizeof error.text,
+                "ringcomm: %s: %zu bytes cannot be registered with the RDMA device %s: %s%s", what, bytes,
+                device.name().c_str(), std::strerror(failed), lock_limit().c_str());
   return false;
 }
 

@@ -50,11 +50,14 @@ void VerbsReceiver::on_note() {
   const char* why = nullptr;
   while (true) {
     switch (notes_.receive(fd_, note, why)) {
-      case Notes::Came::nothing: device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT); return;
+      case Notes::Came::nothing:
+        device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT);
+        return;
       case Notes::Came::end:
         closed_.store(true, std::memory_order_seq_cst);  // what came before counts: peek() looks once more
         return shared_->own.ring();
-      case Notes::Came::note: break;
+      case Notes::Came::note:
+        break;
     }
     if (heed(note)) continue;
     shutdown(fd_, SHUT_RDWR);  // the writer must not wait for what will not come
@@ -96,9 +99,8 @@ bool VerbsReceiver::meet(const Note& offer, Error& error) {
 bool VerbsReceiver::give_slots() {
   Note note;
   Error error;
-  const bool taken =
-      payloads_.take(device_, slots_ * capacity_, ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite, &shared_->budget,
-                     "the slots of a connection over verbs", error);
+  const bool taken = payloads_.take(device_, slots_ * capacity_, ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite,
+                                    &shared_->budget, "the slots of a connection over verbs", error);
   note.kind = taken ? NoteKind::slots : NoteKind::refusal;
   if (taken) {
     note.memory = reinterpret_cast<uintptr_t>(payloads_.data()), note.rkey = payloads_.rkey();
@@ -195,7 +197,7 @@ void VerbsReceiver::poll_in_turn() {
   counts_through_.store(counts, std::memory_order_release);
   arrived_.store(arrived, std::memory_order_release);
   if (n < 0) return fail("its completion queue failed");
-  if (failure) return fail(failure.text().c_str());
+  if (failure) return fail(failure.text().c_str(), failure.consequence());
   if (refused != 0) fail(std::strerror(refused));
 }
 
@@ -251,10 +253,12 @@ bool VerbsReceiver::over() {
 
 // --------------------------------------------------------------------------------------------------------------- failing
 
-void VerbsReceiver::fail(const char* what) { fail(broken_text("from", peer_, where_, device_, what)); }
+void VerbsReceiver::fail(const char* what, bool consequence) {
+  fail(broken_text("from", peer_, where_, device_, what), consequence);
+}
 
-void VerbsReceiver::fail(const Error& reason) {
-  if (breakage_.set(reason, peer_)) shared_->own.ring();
+void VerbsReceiver::fail(const Error& reason, bool consequence) {
+  if (breakage_.set(reason, peer_, consequence)) shared_->own.ring();
 }
 
 bool VerbsReceiver::failed() {

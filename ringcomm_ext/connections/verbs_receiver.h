@@ -47,8 +47,8 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   void poll_in_turn();
   void send_count();
   bool failed();
-  void fail(const char* what);
-  void fail(const Error& reason);
+  void fail(const char* what, bool consequence = false);
+  void fail(const Error& reason, bool consequence = false);
 
   const std::shared_ptr<VerbsShared> shared_;
   LateCounts& late_;
@@ -68,8 +68,8 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   std::atomic<bool> ready_{false}, has_slots_{false}, closed_{false};
 
   std::atomic<bool> polling_{false};
-  std::vector<uint32_t> lengths_;      // by line; written before arrived_
-  std::atomic<uint64_t> arrived_{0};   // messages
+  std::vector<uint32_t> lengths_;     // by line; written before arrived_
+  std::atomic<uint64_t> arrived_{0};  // messages
   uint64_t released_ = 0, payloads_released_ = 0;
   bool shown_ = false;      // the next message has been peeked
   bool must_tell_ = false;  // of a message released since the last count: it held a slot, or the writer asked

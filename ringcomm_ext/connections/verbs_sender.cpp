@@ -46,6 +46,7 @@ bool VerbsSender::failed() {
     if (!link->broken()) continue;
     any = true;
     waits_for_ = link->peer();
+    link->poll();  // the reason may still come
     if (link->lost(error_)) break;
   }
   return any;
@@ -56,9 +57,7 @@ uint64_t VerbsSender::payloads_below(uint64_t message) const {
   return message == next_ ? next_payload_ : outbox_.at(message).payload;
 }
 
-bool VerbsSender::has_room(bool small) {
-  return next_ < until_ && (small || next_payload_ < until_payload_);
-}
+bool VerbsSender::has_room(bool small) { return next_ < until_ && (small || next_payload_ < until_payload_); }
 
 // A place is free once the device has taken its last message to all readers, and none of them has to read what lies in its own.
 bool VerbsSender::look_for_room(bool small) {

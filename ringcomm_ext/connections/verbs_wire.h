@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
+#include <string>
 
 #include "connections/verbs_net.h"
 #include "connections/wire_group.h"
@@ -55,30 +57,37 @@ class Turn {
   const bool mine_;
 };
 
-// Whether a connection is broken, by whom and since when. The first reason counts. Any thread.
+// Whether a connection is broken, by whom and since when. The first reason counts, but for one that is a mere consequence of another (a flushed request): the other
+// may come later. Any thread.
 class Breakage {
  public:
-  // False: it was broken before.
-  bool set(const Error& reason, int peer) {
-    int whole = kWhole;
-    if (!state_.compare_exchange_strong(whole, kBreaking)) return false;
+  // True: it was whole before.
+  bool set(const Error& reason, int peer, bool consequence = false) {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    const bool broken = broken_.load(std::memory_order_relaxed);
+    if (broken && (consequence || !consequence_)) return false;
     reason_ = reason;
     reason_.rank = reason_.peer = peer;
+    consequence_ = consequence;
+    if (broken) return false;
     at_ns_ = now_ns();
-    state_.store(kBroken, std::memory_order_seq_cst);
+    broken_.store(true, std::memory_order_seq_cst);
     return true;
   }
-  explicit operator bool() const { return state_.load(std::memory_order_acquire) == kBroken; }
+  explicit operator bool() const { return broken_.load(std::memory_order_acquire); }
   // Fills `error` once it has been broken for the time of grace; what is no fault of a peer's is told at once.
   bool lost(int64_t grace_ns, Error& error) const {
-    if (!*this || (reason_.cause == Cause::connection && now_ns() - at_ns_ < grace_ns)) return false;
+    if (!*this) return false;
+    const std::lock_guard<std::mutex> hold(mutex_);
+    if (reason_.cause == Cause::connection && now_ns() - at_ns_ < grace_ns) return false;
     error = reason_;
     return true;
   }
 
  private:
-  static constexpr int kWhole = 0, kBreaking = 1, kBroken = 2;
-  std::atomic<int> state_{kWhole};
+  mutable std::mutex mutex_;
+  std::atomic<bool> broken_{false};
+  bool consequence_ = false;
   Error reason_;
   int64_t at_ns_ = 0;
 };
@@ -95,6 +104,7 @@ class FirstFailure {
     any_ = true;
   }
   explicit operator bool() const { return any_; }
+  bool consequence() const { return status_ == ibv::kWcFlushed; }
   std::string text() const { return completion_text(status_, vendor_); }
 
  private:

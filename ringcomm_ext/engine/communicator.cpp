@@ -87,9 +87,8 @@ std::unique_ptr<Connections> Communicator::make_connections() const {
   across.topic = control_->topic();
   across.layout = spec_.layout;
   Doorbell& own = *peers[spec_.rank].doorbell;
-  auto wire = spec_.over_verbs
-                  ? make_verbs_connections(std::move(across), *engine_.verbs(), own, engine_.budget())
-                  : make_tcp_connections(std::move(across), *engine_.port(), own, engine_.budget());
+  auto wire = spec_.over_verbs ? make_verbs_connections(std::move(across), *engine_.verbs(), own, engine_.budget())
+                               : make_tcp_connections(std::move(across), *engine_.port(), own, engine_.budget());
   return make_mixed_connections(spec_.layout, spec_.rank, std::move(peers), engine_.budget(), std::move(wire));
 }
 

@@ -17,7 +17,6 @@
 #include "connections/heap.h"
 #include "connections/segment.h"
 #include "connections/tcp_port.h"
-#include "connections/verbs_net.h"
 #include "engine/backoff.h"
 #include "engine/callbacks.h"
 #include "engine/control_plane.h"
@@ -26,6 +25,9 @@
 namespace ringcomm {
 
 class Communicator;
+class VerbsNet;
+struct VerbsLibrary;
+struct VerbsOptions;
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
 struct EngineOptions {
@@ -108,7 +110,7 @@ class Engine {
   // In this order: each is used by those behind it. Made once, before the first group that needs them.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<TcpPort> port_;
-  std::unique_ptr<VerbsNet> verbs_;
+  std::shared_ptr<VerbsNet> verbs_;  // shared, for its type is not known here
   std::unique_ptr<ControlPlane> control_;
   std::mutex opening_;
   std::atomic<std::thread::id> poller_{};

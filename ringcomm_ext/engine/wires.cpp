@@ -3,6 +3,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "connections/verbs_net.h"
 #include "engine/engine.h"
 
 namespace ringcomm {

@@ -14,6 +14,7 @@
 #include "engine/communicator.h"
 #include "engine/group_seed.h"
 #include "programs.h"
+#include "test_verbs.h"
 
 namespace ringcomm::test {
 
@@ -28,6 +29,7 @@ struct ClusterOptions {
   size_t registered = 0;        // bytes of registered memory per rank
   size_t slot = 8192;           // bytes
   std::vector<int> nodes = {};  // by rank; empty: all on one. Nodes are connected over the loopback
+  bool verbs = false;           // between nodes: see test_verbs.h
 };
 
 // all_reduce: up to 1 KiB one_shot, up to 32 KiB ring, then ring with lag over two channels.
@@ -75,6 +77,8 @@ class Cluster {
       tcp.bind = {"127.0.0.1"};
       tcp.key = "the key of a test";
       if (!engines_.back()->open_port(tcp, 3 * kSecond, error)) fail("a port", r, error.text);
+      if (options.verbs && !engines_.back()->open_verbs(test_library(), test_options(r), error))
+        fail("the verbs of a rank", r, error.text);
     }
   }
   // Groups first: their segments give memory back to the engines' budgets.
@@ -109,6 +113,7 @@ class Cluster {
       Error error;
       GroupSpec spec;
       spec.name = name;
+      spec.over_verbs = options_.verbs;
       spec.caller = {options_.spin_ns, 10};
       spec.rules = test_rules(options_.channels, options_.slot);
       spec.build = [ranks = options_.ranks, r](Collective c, const std::string& s, int root, std::string& e) {

@@ -209,11 +209,11 @@ int modify_qp(ibv::Qp* pair, ibv::QpAttr* attr, int mask) {
   const Lock hold(fabric().mutex);
   auto& qp = *static_cast<Qp*>(pair);
   if (attr->qp_state != qp.with.qp_state + 1) return EINVAL;
-  const int needs[] = {0, ibv::kMaskPkeyIndex | ibv::kMaskPort | ibv::kMaskAccess,
-                       ibv::kMaskAv | ibv::kMaskPathMtu | ibv::kMaskDestQpn | ibv::kMaskRqPsn |
-                           ibv::kMaskMaxDestRdAtomic | ibv::kMaskMinRnrTimer,
-                       ibv::kMaskTimeout | ibv::kMaskRetryCount | ibv::kMaskRnrRetry | ibv::kMaskSqPsn |
-                           ibv::kMaskMaxRdAtomic};
+  const int needs[] = {
+      0, ibv::kMaskPkeyIndex | ibv::kMaskPort | ibv::kMaskAccess,
+      ibv::kMaskAv | ibv::kMaskPathMtu | ibv::kMaskDestQpn | ibv::kMaskRqPsn | ibv::kMaskMaxDestRdAtomic |
+          ibv::kMaskMinRnrTimer,
+      ibv::kMaskTimeout | ibv::kMaskRetryCount | ibv::kMaskRnrRetry | ibv::kMaskSqPsn | ibv::kMaskMaxRdAtomic};
   if (mask != (needs[attr->qp_state] | ibv::kMaskState)) return EINVAL;
   const ibv::QpAttr before = qp.with;
   qp.with = *attr;
@@ -235,11 +235,11 @@ int destroy_qp(ibv::Qp* pair) {
 }
 int fork_init() { return 0; }
 
-const VerbsLibrary kTable{
-    get_device_list, free_device_list, open_device,  close_device, query_device,        query_port,
-    query_gid_ex,    get_async_event,  ack_async_event, alloc_pd,  dealloc_pd,          reg_mr,
-    dereg_mr,        create_comp_channel, destroy_comp_channel, create_cq, destroy_cq,  get_cq_event,
-    ack_cq_events,   create_qp,        modify_qp,    destroy_qp,   fork_init};
+const VerbsLibrary kTable{get_device_list, free_device_list, open_device,     close_device,        query_device,
+                          query_port,      query_gid_ex,     get_async_event, ack_async_event,     alloc_pd,
+                          dealloc_pd,      reg_mr,           dereg_mr,        create_comp_channel, destroy_comp_channel,
+                          create_cq,       destroy_cq,       get_cq_event,    ack_cq_events,       create_qp,
+                          modify_qp,       destroy_qp,       fork_init};
 
 void report(Card& card, int type) {
   for (Context* c : card.open) {

@@ -11,7 +11,7 @@
 using namespace ringcomm;
 
 #define SAME_SIZE(ours, theirs) static_assert(sizeof(ibv::ours) == sizeof(theirs), #ours)
-#define SAME_PLACE(ours, field, theirs, their_field)                                                \
+#define SAME_PLACE(ours, field, theirs, their_field)                                            \
   static_assert(offsetof(ibv::ours, field) == offsetof(theirs, their_field), #ours "." #field); \
   static_assert(sizeof(ibv::ours::field) == sizeof(theirs::their_field), #ours "." #field)
 #define SAME(ours, theirs, field) SAME_PLACE(ours, field, theirs, field)

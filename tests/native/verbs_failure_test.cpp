@@ -26,13 +26,16 @@ void check_names(const Error& error, const std::string& status) {
 
 // Whatever a completion says is in the error, by name and with the device's own number; and nothing hangs.
 void completions() {
-  const std::pair<int, const char*> all[] = {
-      {1, "LOC_LEN_ERR (1, vendor error 129)"},       {2, "LOC_QP_OP_ERR (2,"},
-      {4, "LOC_PROT_ERR (4,"},                        {9, "REM_INV_REQ_ERR (9,"},
-      {10, "REM_ACCESS_ERR (10,"},                    {11, "REM_OP_ERR (11,"},
-      {12, "RETRY_EXC_ERR (12, vendor error 129): no acknowledgement"},
-      {13, "RNR_RETRY_EXC_ERR (13,"},                 {21, "GENERAL_ERR (21,"},
-      {77, "unknown (77,"}};
+  const std::pair<int, const char*> all[] = {{1, "LOC_LEN_ERR (1, vendor error 129)"},
+                                             {2, "LOC_QP_OP_ERR (2,"},
+                                             {4, "LOC_PROT_ERR (4,"},
+                                             {9, "REM_INV_REQ_ERR (9,"},
+                                             {10, "REM_ACCESS_ERR (10,"},
+                                             {11, "REM_OP_ERR (11,"},
+                                             {12, "RETRY_EXC_ERR (12, vendor error 129): no acknowledgement"},
+                                             {13, "RNR_RETRY_EXC_ERR (13,"},
+                                             {21, "GENERAL_ERR (21,"},
+                                             {77, "unknown (77,"}};
   for (const auto& [status, name] : all) {
     for (size_t bytes : {size_t{8}, size_t{500}}) {
       auto two = connected();

@@ -85,7 +85,8 @@ auto sleep_until(Doorbell& bell, Ready ready) {
     const int64_t begin = now_ns();
     bell.sleep(seen, 16 * kSecond);
     if (now_ns() - begin > 15 * kSecond)
-      fail("an end that slept", 0, ready() ? "was not woken: what it waits for is there" : "waits for what does not come");
+      fail("an end that slept", 0,
+           ready() ? "was not woken: what it waits for is there" : "waits for what does not come");
   }
 }
 

@@ -68,9 +68,11 @@ void window() {
     await("the count", [&] { return to.settled(); });
     for (int round = 0; round < 300; ++round) {
       uint64_t fit = 0;
-      for (char* place; (place = to.reserve(bytes)) != nullptr; ++fit) fill(place, bytes, 2, fit), to.publish(static_cast<uint32_t>(fit));
+      for (char* place; (place = to.reserve(bytes)) != nullptr; ++fit)
+        fill(place, bytes, 2, fit), to.publish(static_cast<uint32_t>(fit));
       CHECK(fit <= most);
-      if (round == 0) CHECK(fit >= (bytes == 8 ? most - 16 : most));  // of small ones some may not be known to be through
+      if (round == 0)
+        CHECK(fit >= (bytes == 8 ? most - 16 : most));  // of small ones some may not be known to be through
       for (uint64_t k = 0; k < fit; ++k) take(two, 1, bytes, 2, k);
     }
     await("all counts", [&] { return to.settled(); });
@@ -141,7 +143,8 @@ void writer_is_gone() {
   CHECK_EQ(error.rank, 0);
   CHECK_CONTAINS(error.text, "verbs from rank 0 at 127.0.0.1:");
   // Or that a count found nobody any more.
-  const bool closed = std::strstr(error.text, "closed by the other side"), unheard = std::strstr(error.text, "RETRY_EXC");
+  const bool closed = std::strstr(error.text, "closed by the other side"),
+             unheard = std::strstr(error.text, "RETRY_EXC");
   CHECK(closed || unheard);
 }
 
@@ -149,6 +152,7 @@ void reader_is_gone() {
   VerbsPair two({4096, 100 * kMs});
   put(two, 0, 8, 1, 0);
   take(two, 1, 8, 1, 0);
+  put(two, 0, 8, 1, 1);  // unread for good
   two.leave(1);
   const Error error = sending_fails(two, 0, 8);
   CHECK(error.cause == Cause::connection);

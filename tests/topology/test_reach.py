@@ -11,7 +11,7 @@ import fake_machine as fake
 from ringcomm import paths
 from ringcomm.asymmetry import asymmetries
 from ringcomm.discover.machine import machine
-from ringcomm.facts import Gpu, Interface, Machine, NvLinks, Pci
+from ringcomm.facts import Gpu, Interface, Machine, NvLinks, Pci, Port, Rdma
 from ringcomm.reach import Connection, connection, grouped
 from ringcomm.topology import Rank, Topology, Way
 
@@ -55,6 +55,25 @@ def test_the_same_host_is_only_a_candidate_until_somebody_opened() -> None:
 def test_ranks_apart_have_tcp_and_the_difference_is_named(opened: str | None, other: Machine, words: str) -> None:
     topology = on((A, other), Rank(0, machine=0, opened=opened), Rank(1, machine=1))
     assert connection(topology, 0, 1) == Connection("tcp", f"{words}; the way was not looked for")
+
+
+def test_machines_apart_have_verbs_where_all_have_an_active_port() -> None:
+    ports = Rdma("mlx5_0", (Port(1, "DOWN", "Ethernet", 0.0, 0), Port(2, "ACTIVE", "Ethernet", 0.0, 0)))
+    one, two = replace(A, rdma=(ports,)), replace(B, rdma=(ports,))
+    ranks = Rank(0, machine=0, opened="0"), Rank(1, machine=1, opened="1")
+    ways = (Way(0, 1, "10.0.0.2", "10.0.0.1", "eth2"), Way(1, 0, "10.0.0.1", "10.0.0.2", "eth2"))
+    both, half, none = (on(machines, *ranks, ways=ways) for machines in ((one, two), (one, B), (A, B)))
+    found = connection(both, 0, 1)
+    assert (found.kind, found.proved) == ("verbs", False)
+    assert found.why.endswith(
+        "RDMA by mlx5_0 port 2 to mlx5_0 port 2, not proved; met over eth2 (10.0.0.2 to 10.0.0.1)"
+    )
+    assert connection(both, 0, 1, net="tcp").kind == "tcp" and "net is tcp" in connection(both, 0, 1, net="tcp").why
+    assert connection(half, 0, 1).kind == "tcp" and "no RDMA: b has no active port" in connection(half, 0, 1).why
+    assert connection(none, 0, 1).kind == "tcp" and "RDMA" not in connection(none, 0, 1).why
+    assert "b has no active RDMA port" in connection(half, 0, 1, net="verbs").why
+    declared = on((one,), *(Rank(node, machine=0, opened="0-1") for node in (0, 1)))
+    assert [connection(declared, 0, 1, "tcp", net).kind for net in ("auto", "verbs")] == ["tcp", "verbs"]
 
 
 def test_the_way_a_packet_would_take_is_added() -> None:
