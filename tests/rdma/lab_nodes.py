@@ -63,18 +63,18 @@ def pair(
 ) -> tuple[str, str]:
     """A program on node 0, and once it has said a word, its other end on node 1; both must end with 0."""
     jobs = [lab.start(0, server, timeout)]
-    wait_for(jobs[0], says, timeout)
+    wait_for(jobs[0], says)
     jobs.append(lab.start(1, client, timeout))
     statuses = [job.wait(timeout + 30) for job in jobs]
     assert statuses == [0, 0], f"statuses {statuses}\n{jobs[0].text()}\n---\n{jobs[1].text()}"
     return jobs[0].text(), jobs[1].text()
 
 
-def wait_for(job: Job, word: str, timeout: float = SLOW) -> None:
-    """Until a job has said it; it may end first, then it never comes."""
+def wait_for(job: Job, word: str) -> str:
+    """The line in which a job says it; a job that ends first fails the test, at its time limit at the latest."""
     said = ""
     for line in job.stdout:
         said += line
         if word in line:
-            return
+            return line
     raise AssertionError(f"{word!r} was not said: {said}")

@@ -19,7 +19,7 @@ _found: dict[str, str] = {}
 
 
 def record(lab: RdmaLab, what: str, value: float, unit: str) -> None:
-    _found[what] = f"{value:.4g} {unit}"
+    _found[what] = f"{value:.4g} {unit}".strip()
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_text(json.dumps({"on": lab.described, **_found}, indent=1) + "\n")
 
