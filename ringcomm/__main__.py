@@ -11,6 +11,7 @@ COMMANDS = {
     "verify": "prove schedules right and free of deadlock",
     "explain": "say which rule chooses which schedule for a collective, size and number of ranks",
     "topo": "print this machine, or a job's ranks: GPUs, NICs, cores, which connection each pair would use",
+    "rdma": "list RDMA devices and prove each by a message through it and back (needs pyverbs)",
     "config": "print the configuration in effect and where each value came from",
     "dtypes": "print which element types move and which reduce op takes which",
 }

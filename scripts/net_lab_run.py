@@ -6,8 +6,9 @@ import argparse
 import subprocess
 import sys
 import threading
-import time
 
+import lab_run
+from lab_run import CANNOT
 from net_lab import Lab, LabError, end_with_signals
 
 EXAMPLE = """\
@@ -19,7 +20,6 @@ address, {name} its name. A job of 2 hosts with 2 ranks each under a limit of 1 
 
 Exit status: 0 if that of the command was 0 on all hosts, else the first other one; 77 if the machine cannot make a lab.
 """
-CANNOT = 77
 GRACE = 10.0
 """Seconds the other hosts get to end by themselves once one has failed."""
 
@@ -49,47 +49,18 @@ def main() -> int:
 
 
 def _run(lab: Lab, command: list[str], cut: float | None) -> int:
-    processes, readers = [], []
-    for host in range(lab.hosts):
-        pipe = subprocess.PIPE
-        process = lab.start(host, _filled(lab, host, command), stdout=pipe, stderr=subprocess.STDOUT, text=True)
-        reader = threading.Thread(target=_show, args=(lab.name(host), process), daemon=True)
-        reader.start()
-        processes.append(process)
-        readers.append(reader)
-    if cut is not None:
-        timer = threading.Timer(cut, lab.cut, [lab.hosts - 1])
-        timer.daemon = True
-        timer.start()
-    deadline = float("inf")
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
-        if deadline == float("inf") and any(process.poll() for process in processes):
-            deadline = time.monotonic() + GRACE
-        time.sleep(0.05)
-    for process, reader in zip(processes, readers, strict=True):
-        if process.poll() is not None:
-            reader.join(GRACE)
-    return next((status for status in (process.poll() for process in processes) if status != 0), 0) or 0
+    def start(host: int) -> lab_run.Process:
+        words = {"host": host, "hosts": lab.hosts, "address": lab.address(host), "first": lab.address(0)}
+        ready = lab_run.filled(command, {**words, "name": lab.name(host)})
+        process: lab_run.Process = lab.start(host, ready, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if cut is not None and host == lab.hosts - 1:
+            timer = threading.Timer(cut, lab.cut, [host])
+            timer.daemon = True
+            timer.start()
+        return process
 
-
-def _filled(lab: Lab, host: int, command: list[str]) -> list[str]:
-    """Not str.format: other braces in the command are its own."""
-    known = {
-        "{host}": str(host),
-        "{hosts}": str(lab.hosts),
-        "{address}": lab.address(host),
-        "{first}": lab.address(0),
-        "{name}": lab.name(host),
-    }
-    for word, value in known.items():
-        command = [part.replace(word, value) for part in command]
-    return command
-
-
-def _show(name: str, process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        print(f"[{name}] {line}", end="", flush=True)
+    statuses = lab_run.run(start, [lab.name(host) for host in range(lab.hosts)], GRACE)
+    return next((status for status in statuses if status != 0), 0) or 0
 
 
 if __name__ == "__main__":

@@ -34,3 +34,12 @@ def rank_pool() -> Iterator[Callable[..., RankPool]]:
     yield get
     for pool in pools.values():
         pool.close()
+
+
+@pytest.fixture(scope="session")
+def rdma_lab() -> Iterator[Any]:
+    """Two nodes with RDMA devices, most likely in a guest, for the whole test run (tests/rdma/lab_nodes.py)."""
+    from lab_nodes import lab
+
+    with lab() as made:
+        yield made
