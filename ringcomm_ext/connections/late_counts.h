@@ -1,4 +1,5 @@
-// Sends the counts that receivers still owe when nothing has moved there for a millisecond: a writer may wait for them. One per Connections over a wire.
+// Sends the counts that receivers still owe when nothing has moved there for a millisecond: a writer may wait for them. Over verbs it also sees to what was posted and
+// not heard of since, because a device that fails tells only who asks. One per Connections over a wire.
 //
 // Threads: any may note(); the looks are the poller's.
 #pragma once
@@ -11,7 +12,7 @@
 
 namespace ringcomm {
 
-class OwesCounts {
+class OwesCounts {  // an end
  public:
   // The poller: true if something is owed still, and has to be looked at again.
   virtual bool count_late() = 0;

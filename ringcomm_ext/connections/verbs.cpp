@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -25,7 +24,7 @@ class VerbsConnections final : public Connections {
  public:
   VerbsConnections(WireGroup group, VerbsNet& net, Doorbell& own, MemoryBudget& budget)
       : shared_(new VerbsShared{std::move(group), net, own, budget}), late_(net.port().loop()) {
-    registered_ = port().add_sender([this] { return all_over(); });
+    registered_ = port().add_sender([this] { return late_.all_told(); });
     port().expect(shared_->group.topic, [this](const Greeting& greeting, int fd) { arrived(greeting, fd); });
   }
   ~VerbsConnections() override {
@@ -77,7 +76,8 @@ class VerbsConnections final : public Connections {
     for (int r = 0; r < shared_->group.layout.ranks; ++r)
       if (std::get<0>(end) == kFanOut ? shared_->group.reaches(r) : r == std::get<2>(end))
         readers.push_back(reader(end, r));
-    s = std::make_shared<VerbsSender>(shared_, capacity(end), readers);
+    s = std::make_shared<VerbsSender>(shared_, late_, capacity(end), readers);
+    late_.add(s.get());
     return s.get();
   }
 
@@ -109,11 +109,6 @@ class VerbsConnections final : public Connections {
     if (!made(end)->attach(fd)) close(fd);
   }
 
-  bool all_over() {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    return std::all_of(senders_.begin(), senders_.end(), [](const auto& s) { return s.second->over(); }) &&
-           late_.all_told();
-  }
   void part(std::shared_ptr<VerbsEnd> end) {
     if (!end->over()) shared_->net.linger(std::move(end));
   }

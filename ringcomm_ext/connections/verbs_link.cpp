@@ -101,7 +101,7 @@ void VerbsLink::on_note() {
         return;
       case Notes::Came::end:
         poll();  // what came before counts
-        return fail(why);
+        return fail(why, true);
       case Notes::Came::note:
         break;
     }
@@ -268,7 +268,9 @@ void VerbsLink::fail(const char* what, bool consequence) {
 }
 
 void VerbsLink::fail(const Error& reason, bool consequence) {
-  if (breakage_.set(reason, peer_, consequence)) shared_.own.ring();
+  if (!breakage_.set(reason, peer_, consequence)) return;
+  if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);  // the reader's device does not tell it
+  shared_.own.ring();
 }
 
 }  // namespace ringcomm

@@ -129,7 +129,7 @@ const char* VerbsReceiver::peek(size_t, uint32_t* tag) {
 // True once the next message is there, and what it says of itself makes sense.
 bool VerbsReceiver::arrived() {
   if (!ready_.load(std::memory_order_seq_cst)) {
-    if (closed_.load()) fail("closed by the other side");
+    if (closed_.load()) fail("closed by the other side", true);
     return false;
   }
   if (arrived_.load(std::memory_order_acquire) == released_) {
@@ -142,7 +142,7 @@ bool VerbsReceiver::arrived() {
       poll();
     }
     if (arrived_.load(std::memory_order_acquire) == released_) {
-      if (closed && looked) fail("closed by the other side");
+      if (closed && looked) fail("closed by the other side", true);
       return false;
     }
   }
@@ -209,15 +209,18 @@ void VerbsReceiver::flush() {
   if (!must_tell_ && released_ - counted_.load(std::memory_order_relaxed) < window_ / 2) return late_.note();
   must_tell_ = false;
   send_count();
-  if (counted_.load() != released_) late_.note();  // there was no room for it, or the poller is at one
+  late_
+      .note();  // there may have been no room for it; and whether it came through is to be seen, though nobody peeks here again
 }
 
 bool VerbsReceiver::count_late() {
   const uint64_t flushed = flushed_.load(std::memory_order_seq_cst);
-  if (flushed == counted_.load(std::memory_order_seq_cst)) return false;
-  if (flushed == seen_late_) send_count();
+  const bool all =
+      counted_.load(std::memory_order_seq_cst) == flushed && counts_through_.load() == counts_posted_.load();
+  if (all || breakage_ || !ready_.load()) return false;
+  const bool done = flushed == seen_late_ && over();
   seen_late_ = flushed;
-  return !breakage_;
+  return !done;
 }
 
 // As VerbsLink::push: who finds the other at it leaves. A count that finds no room is owed still: the late look comes back for it.
@@ -258,7 +261,9 @@ void VerbsReceiver::fail(const char* what, bool consequence) {
 }
 
 void VerbsReceiver::fail(const Error& reason, bool consequence) {
-  if (breakage_.set(reason, peer_, consequence)) shared_->own.ring();
+  if (!breakage_.set(reason, peer_, consequence)) return;
+  if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);  // the writer's device may never tell it
+  shared_->own.ring();
 }
 
 bool VerbsReceiver::failed() {

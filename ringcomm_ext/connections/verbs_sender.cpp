@@ -11,8 +11,10 @@ constexpr int kAskFor = 1024;
 
 }  // namespace
 
-VerbsSender::VerbsSender(std::shared_ptr<VerbsShared> shared, size_t capacity, const std::vector<Reader>& readers)
+VerbsSender::VerbsSender(std::shared_ptr<VerbsShared> shared, LateCounts& late, size_t capacity,
+                         const std::vector<Reader>& readers)
     : shared_(std::move(shared)),
+      late_(late),
       device_(shared_->net.device(readers.empty() ? 0 : readers.front().greeting.channel)),
       outbox_(capacity, shared_->group.layout.slots),
       waits_for_(readers.empty() ? -1 : readers.front().rank) {
@@ -111,6 +113,7 @@ void VerbsSender::publish(uint32_t tag) {
   if (!small) ++next_payload_;
   outbox_.published.store(++next_, std::memory_order_seq_cst);
   for (const auto& link : links_) link->push();
+  late_.note();
 }
 
 bool VerbsSender::settled() {
@@ -125,6 +128,17 @@ bool VerbsSender::settled() {
   }
   if (!all) failed();
   return all;
+}
+
+bool VerbsSender::count_late() {
+  const uint64_t published = outbox_.published.load(std::memory_order_seq_cst);
+  const bool all = std::all_of(links_.begin(), links_.end(), [&](const auto& link) {
+    return link->broken() || link->counted() == published || link->through() == published;
+  });
+  if (all) return false;
+  const bool done = published == seen_late_ && over();
+  seen_late_ = published;
+  return !done;
 }
 
 bool VerbsSender::over() {

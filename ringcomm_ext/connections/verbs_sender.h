@@ -4,19 +4,21 @@
 #include <memory>
 #include <vector>
 
+#include "connections/late_counts.h"
 #include "connections/verbs_link.h"
 #include "core/connection.h"
 
 namespace ringcomm {
 
-class VerbsSender final : public Sender, public VerbsEnd {
+class VerbsSender final : public Sender, public OwesCounts, public VerbsEnd {
  public:
   struct Reader {
     int rank;
     Greeting greeting;
   };
   // It may outlive the Connections that made it (VerbsNet::linger), so it holds what they share.
-  VerbsSender(std::shared_ptr<VerbsShared> shared, size_t capacity, const std::vector<Reader>& readers);
+  VerbsSender(std::shared_ptr<VerbsShared> shared, LateCounts& late, size_t capacity,
+              const std::vector<Reader>& readers);
 
   char* reserve(size_t bytes) override;
   void publish(uint32_t tag) override;
@@ -26,6 +28,9 @@ class VerbsSender final : public Sender, public VerbsEnd {
   int waits_for() const override { return waits_for_; }
   const Error* error() const override { return error_ ? &error_ : nullptr; }
   bool over() override;
+  // Whether the last messages came through: their readers would wait for ever for what a device could not deliver.
+  bool count_late() override;
+  bool told() override { return over(); }
 
  private:
   bool start();
@@ -37,6 +42,8 @@ class VerbsSender final : public Sender, public VerbsEnd {
   uint64_t payloads_below(uint64_t message) const;
 
   const std::shared_ptr<VerbsShared> shared_;
+  LateCounts& late_;
+  uint64_t seen_late_ = 0;  // the poller's
   VerbsDevice& device_;
   VerbsOutbox outbox_;
   std::vector<std::unique_ptr<VerbsLink>> links_;  // gone before the memory that the device reads

@@ -57,8 +57,8 @@ class Turn {
   const bool mine_;
 };
 
-// Whether a connection is broken, by whom and since when. The first reason counts, but for one that is a mere consequence of another (a flushed request): the other
-// may come later. Any thread.
+// Whether a connection is broken, by whom and since when. The first reason counts, but for one that is a mere consequence of another (a flushed request, a closed
+// socket): the other may come later, or be told by the other end, so a consequence waits longer. Any thread.
 class Breakage {
  public:
   // True: it was whole before.
@@ -79,12 +79,15 @@ class Breakage {
   bool lost(int64_t grace_ns, Error& error) const {
     if (!*this) return false;
     const std::lock_guard<std::mutex> hold(mutex_);
-    if (reason_.cause == Cause::connection && now_ns() - at_ns_ < grace_ns) return false;
+    const int64_t wait_ns = grace_ns + (consequence_ ? kForTheReasonNs : 0);
+    if (reason_.cause == Cause::connection && now_ns() - at_ns_ < wait_ns) return false;
     error = reason_;
     return true;
   }
 
  private:
+  static constexpr int64_t kForTheReasonNs =
+      500'000'000;  // guessed: long against what it takes the other end to tell all
   mutable std::mutex mutex_;
   std::atomic<bool> broken_{false};
   bool consequence_ = false;

@@ -87,6 +87,7 @@ Engine::~Engine() {
   callbacks_.stop(2'000'000'000);
   groups_.clear();  // their peers leave the epoll set
   control_.reset();
+  verbs_.reset();
   port_.reset();
   for (int fd : {epoll_, stop_event_, timer_, self_ ? self_->pidfd : -1})
     if (fd >= 0) close(fd);

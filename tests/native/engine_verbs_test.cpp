@@ -25,8 +25,8 @@ void a_broken_connection() {
     CHECK(comm.wait(*p.request, INT64_MAX, nullptr));
     const Error* e = p.request->error();
     CHECK(e != nullptr);
-    CHECK(e->cause == Cause::connection);
-    CHECK_EQ(e->rank, 1);
+    if (e->cause != Cause::connection) fail("the error of rank", r, e->text);
+    // Rank 0's message or count. That the other end closed, which rank 1 sees, is the lesser reason.
     CHECK_CONTAINS(e->text, "RETRY_EXC_ERR (12, vendor error 129)");
     CHECK_CONTAINS(e->text, "fake0 port 1");
   });

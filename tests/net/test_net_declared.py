@@ -50,6 +50,28 @@ def test_shared_memory_stays_within_a_node_and_only_then() -> None:
     assert run_ranks(kinds, 4, env={"RINGCOMM_RANKS_PER_NODE": "2"})[1] == ["shm", "shm", "shm"]
 
 
+def refusal(rank: int, world: int) -> str:
+    try:
+        dist.init_process_group("ringcomm")
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_who_asks_for_verbs_where_there_are_none_hears_why_on_every_rank() -> None:
+    """No machine has this device; where there is no libibverbs that is the reason."""
+    texts = run_ranks(refusal, 2, env={**declared(1), "RINGCOMM_NET": "verbs", "RINGCOMM_IB_HCA": "=no_such_device"})
+    assert texts[0] == texts[1]
+    assert "net is verbs, but not all ranks can use RDMA: " in texts[0] and "docs/rdma.md" in texts[0]
+    reasons = (
+        "libibverbs.so.1 cannot be opened",
+        "verbs give no list of devices",
+        "verbs show no RDMA device",
+        "no device fits",
+    )
+    assert any(reason in texts[0] for reason in reasons)
+
+
 def alone(rank: int, world: int, chosen: Any) -> list[str]:
     dist.init_process_group("ringcomm")
     wrong = run_cases(rank, world, chosen)
