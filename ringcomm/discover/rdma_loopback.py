@@ -10,7 +10,7 @@ import os
 import time
 from typing import Any
 
-from ringcomm.facts import Gid, Port, Rdma
+from ringcomm.topology.facts import Gid, Port, Rdma
 
 BYTES = 4096
 SECONDS = 10.0

@@ -13,7 +13,7 @@ from lab_nodes import SCRIPTS
 from rdma_lab import RdmaLab
 from ringcomm.discover import rdma_loopback
 from ringcomm.discover.rdma_loopback import best_gid, loopback
-from ringcomm.facts import Gid, Port, Rdma
+from ringcomm.topology.facts import Gid, Port, Rdma
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 """The distribution's pyverbs is for the distribution's Python; it has no torch, which the self-test does not need."""
