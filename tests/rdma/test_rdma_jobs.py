@@ -13,6 +13,7 @@ from guest_ranks import GuestRanks
 from rdma_lab import RdmaLab
 from test_net_collectives import cases
 
+pytestmark = pytest.mark.timeout(1500)  # the first test waits for boot and import, which a busy machine makes long
 VERBS: dict[str, str | None] = {"RINGCOMM_NET": "verbs"}
 SOON: dict[str, str | None] = {**VERBS, "RINGCOMM_IB_TIMEOUT": "16"}
 """All tries take 2 s, with the shipped 18 they take 8 s. Not 14: a guest's processor may pause for longer than that."""
