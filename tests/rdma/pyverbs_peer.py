@@ -107,7 +107,7 @@ class End:
     def connect(self, note: tuple[Any, ...]) -> None:
         attributes = QPAttr(port_num=1)
         attributes.qp_access_flags = enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE
-        gid = verbs_addr.GID(socket.inet_ntop(socket.AF_INET6, note[8]))
+        gid = verbs_addr.GID(note[8].hex(":", 2))  # in full: it does not know the short forms
         route = verbs_addr.GlobalRoute(dgid=gid, sgid_index=self.index)
         attributes.ah_attr = verbs_addr.AHAttr(port_num=1, is_global=1, gr=route)
         attributes.dest_qp_num, attributes.rq_psn, attributes.sq_psn = note[2], note[3], self.psn
