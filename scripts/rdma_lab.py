@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +30,7 @@ import rdma_lab_setup
 from net_lab import Lab
 from rdma_lab_channel import Message
 from rdma_lab_job import LOST, Job
-from rdma_lab_machine import Machine
+from rdma_lab_machine import Machine, TemporaryFolder
 
 HERE = "this machine's kernel"
 BOOT_SECONDS = {"kvm": 30.0, "tcg,thread=multi": 240.0, HERE: 120.0}
@@ -74,8 +72,8 @@ class RdmaLab:
             raise ValueError(f"accelerator is {accelerator!r}; allowed are auto, kvm, tcg")
         self.hosts, self.kernels, self.devices = hosts, kernels, tuple(devices)
         self._where, self._memory, self._mtu, self._accelerator = where, memory, mtu, accelerator
-        self._temporary = share is None
         self._share = share
+        self._temporary: TemporaryFolder | None = None
         self.described = ""
         """On what it runs, in words."""
         self.boot_seconds = 0.0
@@ -172,13 +170,14 @@ class RdmaLab:
             rdma_lab_fabric.remove(self.hosts)  # where the agent had to be killed
         self._machines.clear()
         self._owner.clear()
-        if self._temporary and self._share is not None:
-            shutil.rmtree(self._share, ignore_errors=True)
-            self._share = None
+        if self._temporary is not None:
+            self._temporary.remove()
+            self._share = self._temporary = None
 
     def _make(self) -> None:
         if self._share is None:
-            self._share = Path(tempfile.mkdtemp(prefix="rdma_lab-"))
+            self._temporary = TemporaryFolder()
+            self._share = self._temporary.path
         here, why = self._runs_here()
         lacking = rdma_lab_setup.missing(guest=not here)
         if lacking:

@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
@@ -65,6 +66,22 @@ class Machine:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.last.append(line.decode(errors="replace").rstrip())
+
+
+class TemporaryFolder:
+    """A folder that goes when we do, killed or not: a process that waits for our end of a pipe removes it."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="rdma_lab-"))
+        wait = 'cat > /dev/null; rm -rf -- "$0"'
+        self._keeper = subprocess.Popen(
+            ["sh", "-c", wait, str(self.path)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def remove(self) -> None:
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+        self._keeper.wait()
 
 
 def start_guest(

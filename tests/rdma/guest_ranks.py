@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from rdma_lab import RdmaLab
 
 PORTS = itertools.count(29600)
-IMPORT_SECONDS = 420.0
-"""To import torch on both nodes at once: 40 s in a guest on a quiet machine, 160 s on a busy one."""
+IMPORT_SECONDS = 600.0
+"""To import torch on both nodes at once: 40 s in a guest on a quiet machine, 300 s on a busy one."""
 
 
 @dataclass

@@ -98,6 +98,7 @@ class End:
         self.qp = QP(pd, init)
         self.psn = int.from_bytes(os.urandom(3), "little")
         self.received: list[int] = []
+        self.spare = MR(pd, 64, enums.IBV_ACCESS_LOCAL_WRITE)
 
     def note(self, kind: int, memory: int = 0, rkey: int = 0) -> bytes:
         raw = socket.inet_pton(socket.AF_INET6, self.gid)
@@ -107,7 +108,7 @@ class End:
     def connect(self, note: tuple[Any, ...]) -> None:
         attributes = QPAttr(port_num=1)
         attributes.qp_access_flags = enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE
-        gid = verbs_addr.GID(socket.inet_ntop(socket.AF_INET6, note[8]))
+        gid = verbs_addr.GID(note[8].hex(":", 2))  # in full: it does not know the short forms
         route = verbs_addr.GlobalRoute(dgid=gid, sgid_index=self.index)
         attributes.ah_attr = verbs_addr.AHAttr(port_num=1, is_global=1, gr=route)
         attributes.dest_qp_num, attributes.rq_psn, attributes.sq_psn = note[2], note[3], self.psn
@@ -117,12 +118,15 @@ class End:
         self.qp.to_rts(attributes)
 
     def expect(self, receives: int) -> None:
+        # Nothing is written there, but pyverbs takes no request without a piece of memory.
+        piece = verbs_wr.SGE(self.spare.buf, 64, self.spare.lkey)
         for _ in range(receives):
-            self.qp.post_recv(verbs_wr.RecvWR())
+            self.qp.post_recv(verbs_wr.RecvWR(num_sge=1, sg=[piece]))
 
     def write(self, data: tuple[Any, int, int] | None, to: tuple[int, int], immediate: int | None) -> None:
         """data: (memory, offset, bytes). to: (address, key)."""
-        pieces = [verbs_wr.SGE(data[0].buf + data[1], data[2], data[0].lkey)] if data and data[2] else []
+        memory, offset, size = data or (self.spare, 0, 0)
+        pieces = [verbs_wr.SGE(memory.buf + offset, size, memory.lkey)]
         opcode = enums.IBV_WR_RDMA_WRITE if immediate is None else enums.IBV_WR_RDMA_WRITE_WITH_IMM
         request = verbs_wr.SendWR(opcode=opcode, num_sge=len(pieces), sg=pieces, imm_data=socket.htonl(immediate or 0))
         request.set_wr_rdma(to[1], to[0])
@@ -236,6 +240,7 @@ def main() -> None:
     for k in range(MESSAGES):
         size = SIZES[k % len(SIZES)]
         writer.send(k, 3 * k, pattern(2, k, size))
+        writer.poll()  # counts have come: for each there must be a receive again
         reader.take(k, 3 * k, pattern(1, k, size))
     writer.settle(MESSAGES)
     reader.wait("what is under way", lambda: True)

@@ -13,6 +13,8 @@ from guest_ranks import GuestRanks
 from rdma_lab import RdmaLab
 from test_net_collectives import cases
 
+# Minutes on a quiet machine; the first test waits for boot and import besides, which a busy one makes very long.
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 VERBS: dict[str, str | None] = {"RINGCOMM_NET": "verbs"}
 SOON: dict[str, str | None] = {**VERBS, "RINGCOMM_IB_TIMEOUT": "16"}
 """All tries take 2 s, with the shipped 18 they take 8 s. Not 14: a guest's processor may pause for longer than that."""
@@ -28,11 +30,11 @@ def ranks(rdma_lab: RdmaLab) -> Iterator[GuestRanks]:
     yield GuestRanks(rdma_lab)
 
 
-@pytest.mark.parametrize(("per_node", "kind"), [(1, "verbs"), (2, "shm+verbs")])
-def test_every_collective_over_verbs(ranks: GuestRanks, per_node: int, kind: str) -> None:
+@pytest.mark.parametrize("per_node", [1, 2])
+def test_every_collective_over_verbs(ranks: GuestRanks, per_node: int) -> None:
     chosen = cases(2 * per_node, "ringcomm")
-    results = ranks.run(rdma_jobs.values, per_node, chosen, timeout=400, env=VERBS)
-    assert [kind_ for kind_, _ in results] == [kind] * 2 * per_node
+    results = ranks.run(rdma_jobs.values, per_node, chosen, timeout=600 * per_node, env=VERBS)
+    assert [kind for kind, _ in results] == ["shm+verbs"] * 2 * per_node
     nothing_wrong([wrong for _, wrong in results])
 
 

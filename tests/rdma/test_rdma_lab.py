@@ -134,22 +134,21 @@ def marked(mark: str) -> list[int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_guest_ends_with_the_command_however_that_ends(tmp_path: Path, number: signal.Signals) -> None:
+def test_guest_and_folder_end_with_the_command_however_that_ends(tmp_path: Path, number: signal.Signals) -> None:
     if why_not():
         pytest.skip(why_not())
-    out = tmp_path / f"mark-{os.getpid()}"
-    command = [str(SCRIPTS / "rdma_lab"), "run", "--where", "guest", "--out", str(out), "--", "sleep", "100"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    command = [str(SCRIPTS / "rdma_lab"), "run", "--where", "guest", "--", "sleep", "100"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(tmp_path)})
     end = time.monotonic() + 60
-    while len(marked(f"path={out}")) < 1 and time.monotonic() < end:
+    while not marked(f"path={tmp_path}") and time.monotonic() < end:
         time.sleep(0.1)
-    assert marked(f"path={out}"), "QEMU was not seen"
+    assert marked(f"path={tmp_path}"), "QEMU was not seen"
     process.send_signal(number)
     process.wait(30)
     end = time.monotonic() + 10
-    while marked(str(out)) and time.monotonic() < end:
+    while (marked(str(tmp_path)) or list(tmp_path.iterdir())) and time.monotonic() < end:
         time.sleep(0.1)
-    assert marked(str(out)) == []
+    assert marked(str(tmp_path)) == [] and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
