@@ -133,6 +133,8 @@ bool VerbsLink::heed(const Note& note) {
       return true;
     case NoteKind::refusal:
       return fail("it has no memory for the slots"), false;
+    case NoteKind::broken:
+      return fail(broken_there(note).c_str()), false;
     default:
       break;
   }
@@ -234,7 +236,7 @@ void VerbsLink::poll() {
     }
   } while (n == kAtOnce);
   if (n < 0) return fail("its completion queue failed");
-  if (failure) return fail(failure.text().c_str(), failure.consequence());
+  if (failure) return fail(failure);
   // Before more is published: the reader never sends more counts than messages, and for each of a window there is a receive.
   if (counts > 0 && !broken())
     if (const int failed = queue_->post_receives(counts)) fail(std::strerror(failed));
@@ -267,9 +269,15 @@ void VerbsLink::fail(const char* what, bool consequence) {
   fail(broken_text("to", peer_, where_, device_, what), consequence);
 }
 
+// The other end hears the reason before it sees the socket's end: nobody here may look at this connection any more, and its own device may never tell it.
+void VerbsLink::fail(const FirstFailure& failure) {
+  if (!failure.consequence() && fd_ >= 0) Notes::send(fd_, broken_note(failure.status(), failure.vendor()));
+  fail(failure.text().c_str(), failure.consequence());
+}
+
 void VerbsLink::fail(const Error& reason, bool consequence) {
   if (!breakage_.set(reason, peer_, consequence)) return;
-  if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);  // the reader's device does not tell it
+  if (fd_ >= 0) shutdown(fd_, SHUT_WR);  // the reader's device does not tell it; and what it says is still heard
   shared_.own.ring();
 }
 

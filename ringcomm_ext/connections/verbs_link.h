@@ -70,6 +70,7 @@ class VerbsLink {
   int post(uint64_t message);
   void mark();
   void fail(const char* what, bool consequence = false);
+  void fail(const FirstFailure& failure);
   void fail(const Error& reason, bool consequence = false);
 
   VerbsShared& shared_;

@@ -22,6 +22,17 @@ VerbsAddress address_of(const Note& note) {
   return a;
 }
 
+Note broken_note(int status, uint32_t vendor_error) {
+  Note note;
+  note.kind = NoteKind::broken;
+  note.qp = static_cast<uint32_t>(status), note.psn = vendor_error;
+  return note;
+}
+
+std::string broken_there(const Note& note) {
+  return "its device reports " + completion_text(static_cast<int>(note.qp), note.psn);
+}
+
 const char* Notes::send(int fd, const Note& note) {
   while (true) {
     const ssize_t n = ::send(fd, &note, sizeof note, MSG_NOSIGNAL);

@@ -77,6 +77,7 @@ bool VerbsReceiver::heed(const Note& note) {
     return true;
   }
   if (note.kind == NoteKind::ask && queue_ && !has_slots_.load()) return give_slots();
+  if (note.kind == NoteKind::broken) return fail(broken_there(note).c_str()), false;
   return fail("it said what makes no sense"), false;
 }
 
@@ -197,7 +198,7 @@ void VerbsReceiver::poll_in_turn() {
   counts_through_.store(counts, std::memory_order_release);
   arrived_.store(arrived, std::memory_order_release);
   if (n < 0) return fail("its completion queue failed");
-  if (failure) return fail(failure.text().c_str(), failure.consequence());
+  if (failure) return fail(failure);
   if (refused != 0) fail(std::strerror(refused));
 }
 
@@ -260,9 +261,15 @@ void VerbsReceiver::fail(const char* what, bool consequence) {
   fail(broken_text("from", peer_, where_, device_, what), consequence);
 }
 
+// The other end hears the reason before it sees the socket's end: nobody here may look at this connection any more, and its own device may never tell it.
+void VerbsReceiver::fail(const FirstFailure& failure) {
+  if (!failure.consequence() && fd_ >= 0) Notes::send(fd_, broken_note(failure.status(), failure.vendor()));
+  fail(failure.text().c_str(), failure.consequence());
+}
+
 void VerbsReceiver::fail(const Error& reason, bool consequence) {
   if (!breakage_.set(reason, peer_, consequence)) return;
-  if (fd_ >= 0) shutdown(fd_, SHUT_RDWR);  // the writer's device may never tell it
+  if (fd_ >= 0) shutdown(fd_, SHUT_WR);  // the writer's device may never tell it; and what it says is still heard
   shared_->own.ring();
 }
 

@@ -48,6 +48,7 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   void send_count();
   bool failed();
   void fail(const char* what, bool consequence = false);
+  void fail(const FirstFailure& failure);
   void fail(const Error& reason, bool consequence = false);
 
   const std::shared_ptr<VerbsShared> shared_;

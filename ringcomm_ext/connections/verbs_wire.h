@@ -108,6 +108,8 @@ class FirstFailure {
   }
   explicit operator bool() const { return any_; }
   bool consequence() const { return status_ == ibv::kWcFlushed; }
+  int status() const { return status_; }
+  uint32_t vendor() const { return vendor_; }
   std::string text() const { return completion_text(status_, vendor_); }
 
  private:

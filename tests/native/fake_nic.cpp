@@ -106,7 +106,7 @@ int Fabric::transfer(std::unique_lock<std::mutex>& hold, Qp& from, Request& r) {
     std::memcpy(reinterpret_cast<void*>(r.wr.wr.rdma.remote_addr), data, bytes);
     hold.lock();
   }
-  ++counts.requests, counts.bytes += bytes, counts.with_immediate += with_immediate;
+  ++counts.requests, counts.bytes += bytes, counts.carrying += bytes > 0, counts.with_immediate += with_immediate;
   counts.signaled += (r.wr.send_flags & ibv::kSendSignaled) != 0;
   counts.largest = std::max<uint64_t>(counts.largest, bytes);
   if (with_immediate) receive(*to, r.wr.imm_data, static_cast<uint32_t>(bytes));

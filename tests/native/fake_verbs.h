@@ -35,7 +35,8 @@ void fake_spoil_keys(bool on);
 void fake_most_registered(size_t limit);
 
 struct FakeCounts {
-  uint64_t requests = 0, bytes = 0, signaled = 0, with_immediate = 0, events = 0;
+  uint64_t requests = 0, carrying = 0;  // all, and those with bytes to move
+  uint64_t bytes = 0, signaled = 0, with_immediate = 0, events = 0;
   uint64_t largest = 0;              // of one request
   int queue_pairs = 0, regions = 0;  // there are now
 };

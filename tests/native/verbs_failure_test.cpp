@@ -58,15 +58,15 @@ void unasked_completion() {
   check_names(*two->sender(0).error(), "RETRY_EXC_ERR");
 }
 
-// The last message, of which nobody asks any more: its reader hears that it will not come.
+// The last message, of which nobody asks any more: its reader hears that it will not come, and why.
 void failed_last_message() {
   auto two = connected();
   fake_fail_next("fake0", 12);
   put(*two, 0, 8, 1, 1);
-  CHECK_CONTAINS(receiving_fails(*two, 1, 8).text, "closed by the other side");
+  CHECK_CONTAINS(receiving_fails(*two, 1, 8).text, "its device reports RETRY_EXC_ERR (12, vendor error 129)");
 }
 
-// Both queue pairs fail; each end says what its device told it.
+// Both queue pairs fail; each end says what its device told it, or the other's device.
 void wrong_key() {
   VerbsPair two({4096, 100 * kMs});
   put(two, 0, 8, 1, 0), take(two, 1, 8, 1, 0);
@@ -74,7 +74,7 @@ void wrong_key() {
   put(two, 0, 500, 1, 1);
   check_names(sending_fails(two, 0, 500), "REM_ACCESS_ERR (10, vendor error 129): the peer's device refused");
   const Error theirs = receiving_fails(two, 1, 500);
-  CHECK(std::strstr(theirs.text, "WR_FLUSH_ERR") || std::strstr(theirs.text, "closed by the other side"));
+  CHECK_CONTAINS(theirs.text, "its device reports REM_ACCESS_ERR (10, vendor error 129)");
 }
 
 // A count that does not go through is the reader's failure; its writer hears of it though the reader peeks no more.
@@ -83,7 +83,7 @@ void failed_count() {
   fake_fail_next("fake1", 12);
   put(*two, 0, 500, 1, 1), take(*two, 1, 500, 1, 1);  // nobody looks here again
   await("an error", [&] { return !two->sender(0).settled() && two->sender(0).error(); });
-  CHECK_CONTAINS(two->sender(0).error()->text, "closed by the other side");
+  CHECK_CONTAINS(two->sender(0).error()->text, "its device reports RETRY_EXC_ERR (12, vendor error 129)");
   CHECK_CONTAINS(receiving_fails(*two, 1, 8).text, "RETRY_EXC_ERR");
 }
 
@@ -114,25 +114,25 @@ void split() {
   CHECK_EQ(fake_counts().largest, uint64_t{64} << 10);
 }
 
-// What a message costs: payload and 8 bytes; one request up to 56 bytes, two above; a count for each large one.
+// What a message costs: payload and 8 bytes; one request that carries bytes up to 56 bytes, two above; and empty ones, at most a count for each message. (How many
+// counts come late, by the poller, depends on the time it takes.)
 void costs() {
   auto two = connected();
-  await("the counts", [&] { return two->sender(0).settled(); });
   const auto cost = [&](size_t bytes, uint64_t messages) {
     const FakeCounts before = fake_counts();
     for (uint64_t k = 0; k < messages; ++k) put(*two, 0, bytes, 1, k), take(*two, 1, bytes, 1, k);
     FakeCounts spent = fake_counts();
-    spent.bytes -= before.bytes, spent.requests -= before.requests, spent.signaled -= before.signaled;
+    spent.bytes -= before.bytes, spent.requests -= before.requests, spent.carrying -= before.carrying;
     return spent;
   };
   const FakeCounts small = cost(8, 320);
   CHECK_EQ(small.bytes, 320u * 16);
-  CHECK(small.requests >= 320 && small.requests < 360);
-  CHECK(small.signaled < 60);
-  await("the counts", [&] { return two->sender(0).settled(); });
+  CHECK_EQ(small.carrying, 320u);
+  CHECK(small.requests <= 2 * 320 + 1);  // one may be left of what went before
   const FakeCounts large = cost(4096, 100);
   CHECK_EQ(large.bytes, 100u * (4096 + 8));
-  CHECK(large.requests >= 300 - 2 && large.requests <= 300);
+  CHECK_EQ(large.carrying, 200u);
+  CHECK(large.requests <= 300 + 1);
 }
 
 // Devices that take less inline, or nothing.
