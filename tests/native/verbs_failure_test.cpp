@@ -68,7 +68,7 @@ void failed_last_message() {
 
 // Both queue pairs fail; each end says what its device told it, or the other's device.
 void wrong_key() {
-  VerbsPair two({4096, 100 * kMs});
+  VerbsPair two({4096, 1000 * kMs});  // a consequence must wait until a busy machine has brought the reason
   put(two, 0, 8, 1, 0), take(two, 1, 8, 1, 0);
   fake_spoil_keys(true);
   put(two, 0, 500, 1, 1);
