@@ -45,9 +45,14 @@ class Failure:
         return self.at - self.began
 
 
-def start(timeout: float = 30.0, **kwargs: Any) -> Any:
-    """Makes the default group; returns its store."""
-    dist.init_process_group("ringcomm", timeout=timedelta(seconds=timeout), **kwargs)
+def start(timeout: float = 30.0, at_init: bool = False, **kwargs: Any) -> Any:
+    """Makes the default group; returns its store. timeout: seconds, of its calls; with at_init of its making too, which
+    else may take 30 s: on a busy machine it takes seconds."""
+    making = timeout if at_init else max(timeout, 30.0)
+    dist.init_process_group("ringcomm", timeout=timedelta(seconds=making), **kwargs)
+    if making != timeout:
+        backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        backend._set_default_timeout(timedelta(seconds=timeout))
     return dist.distributed_c10d._get_default_store()
 
 

@@ -19,7 +19,7 @@ LONG = 60.0
 
 def group_timeout(rank: int, world: int, how: str) -> Any:
     """Rank 1 never makes the call; rank 0 has a short time-out from one of the places where one can be given."""
-    store = start(timeout=SHORT if how == "init" else LONG)
+    store = start(timeout=SHORT if how == "init" else LONG, at_init=True)
     group = dist.new_group(timeout=timedelta(seconds=SHORT)) if how == "new_group" else dist.group.WORLD
     assert group is not None
     if rank == 1:
