@@ -42,7 +42,7 @@ struct PeerInfo {
   std::shared_ptr<PeerProcess> process;
   std::shared_ptr<Segment> segment;    // null: it is on another node,
   std::vector<std::string> addresses;  // and its TCP port is here
-  int rails = 1;                       // TcpGroup::rails
+  int rails = 1;                       // WireGroup::rails
   bool remote() const { return segment == nullptr; }
 };
 

@@ -23,7 +23,7 @@ struct PeerCard {
   int node = 0;  // equal numbers: they share memory
   std::vector<std::string>
       addresses;  // of its process's TCP port, as this rank should try them; unused on the own node
-  int rails = 1;  // TcpGroup::rails
+  int rails = 1;  // WireGroup::rails
 };
 
 class GroupSeed {
