@@ -20,7 +20,7 @@ def one_never_comes(rank: int, world: int, absent: int) -> Any:
     if rank == absent:
         time.sleep(TIMEOUT + 2)
         return None
-    return failure(lambda: start(timeout=TIMEOUT))
+    return failure(lambda: start(timeout=TIMEOUT, at_init=True))
 
 
 def test_a_rank_that_never_comes_is_named_at_the_timeout() -> None:
