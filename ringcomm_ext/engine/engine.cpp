@@ -12,31 +12,20 @@
 #include <cstring>
 
 #include "engine/communicator.h"
+#include "engine/poller_events.h"
 #include "engine/threads.h"
 
 namespace ringcomm {
 namespace {
 
-// The longest sleep of a driver on duty. Nothing relies on it but deadlines; the model check has no such cap.
-constexpr int64_t kLookAgainNs = 200'000'000;
-constexpr int64_t kBoardsNs = 1'000'000'000;
-constexpr int64_t kVisitNs = 10'000'000'000;  // a peer asks as soon as it has connected
-constexpr size_t kMostVisitors = 256;
+using namespace poller;
+
 constexpr int64_t kDrainNs = 200'000'000;  // at exit, for callbacks that are about to return
-constexpr uint64_t kListener = 1ull << 62, kStop = 2ull << 62, kConnection = 3ull << 62, kKind = 3ull << 62;
-constexpr uint64_t kTimer = kStop | 1, kLoop = kStop | 2;
 
 bool system_error(Error& error, const char* what) {
   error.cause = Cause::internal;
   std::snprintf(error.text, sizeof error.text, "ringcomm: %s failed: %s", what, std::strerror(errno));
   return false;
-}
-
-bool add_to_epoll(int epoll, int fd, uint64_t id) {
-  epoll_event e{};
-  e.events = EPOLLIN;
-  e.data.u64 = id;
-  return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0;
 }
 
 }  // namespace
@@ -140,91 +129,7 @@ std::shared_ptr<PeerProcess> Engine::peer(const std::string& key, const PeerFds&
   return peer;
 }
 
-void Engine::watch(const std::shared_ptr<PeerProcess>& peer) {
-  const uint64_t id = next_watch_++;
-  watched_[id] = peer;
-  add_to_epoll(epoll_, peer->pidfd, id);
-}
-
-void Engine::look_at_peer(uint64_t id) {
-  std::shared_ptr<PeerProcess> peer;
-  {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    const auto it = watched_.find(id);
-    if (it != watched_.end()) peer = it->second.lock();
-  }
-  if (!peer) return;
-  epoll_ctl(epoll_, EPOLL_CTL_DEL, peer->pidfd, nullptr);
-  peer->dead.store(true, std::memory_order_seq_cst);
-  doorbell().ring_always();  // whoever waits for it must look
-  wake_drivers();
-}
-
-void Engine::poll() {
-  poller_ = std::this_thread::get_id();
-  while (!stopping_) {
-    epoll_event events[16];
-    const int n = epoll_wait(epoll_, events, 16, visitors_.empty() && !watches_boards_ ? -1 : 1000);
-    for (int i = 0; i < n; ++i) {
-      const uint64_t id = events[i].data.u64;
-      if ((id & kKind) == kListener) {
-        welcome();
-      } else if ((id & kKind) == kConnection) {
-        answer(id);
-      } else if (id == kTimer) {
-        look_after_all();
-      } else if (id == kLoop) {
-        loop_->run_ready();
-      } else if (id != kStop) {
-        look_at_peer(id);
-      }
-    }
-    show_out(now_ns() - kVisitNs);
-    if (watches_boards_) look_at_boards();
-  }
-}
-
-void Engine::watch_boards() {
-  if (!watches_boards_.exchange(true)) drive_soon();  // wakes the poller
-}
-
-void Engine::look_at_boards() {
-  if (now_ns() < next_boards_) return;
-  next_boards_ = now_ns() + kBoardsNs;
-  uint64_t version;
-  for (const CommunicatorPtr& group : groups(version)) group->look_at_board();
-}
-
-void Engine::welcome() {
-  const int fd = server_.accept();
-  if (fd < 0) {
-    // Out of descriptors, perhaps: the listener stays readable, and asking again at once would burn a core.
-    if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return;
-  }
-  if (visitors_.size() >= kMostVisitors) show_out(visitors_.begin()->second.since);
-  const uint64_t id = kConnection | next_visitor_++;
-  if (add_to_epoll(epoll_, fd, id))
-    visitors_[id] = {fd, now_ns()};
-  else
-    close(fd);
-}
-
-void Engine::answer(uint64_t visitor) {
-  const auto it = visitors_.find(visitor);
-  if (it == visitors_.end()) return;  // shown out since the event came
-  server_.serve(it->second.fd);
-  visitors_.erase(it);
-}
-
-void Engine::show_out(int64_t older_than) {
-  while (!visitors_.empty() && visitors_.begin()->second.since <= older_than) {
-    close(visitors_.begin()->second.fd);
-    visitors_.erase(visitors_.begin());
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------------------- driving
+// ---------------------------------------------------------------------------------------------------------------- groups
 
 void Engine::add(const CommunicatorPtr& group) {
   const std::lock_guard<std::mutex> hold(mutex_);
@@ -274,93 +179,6 @@ std::vector<CommunicatorPtr> Engine::groups(uint64_t& version) {
   const std::lock_guard<std::mutex> hold(mutex_);
   version = version_.load();
   return groups_;
-}
-
-// The order against the poller: work is queued before the timer is claimed here; there the claim is given back before the look. So either the
-// poller's look sees the work, or this sets the timer anew.
-void Engine::drive_soon() {
-  if (timer_set_.exchange(true, std::memory_order_seq_cst)) return;
-  const itimerspec once{{0, 0}, {0, static_cast<long>(soon_ns_.load(std::memory_order_relaxed))}};
-  timerfd_settime(timer_, 0, &once, nullptr);
-}
-
-// Work issued a moment ago is left alone: its caller is most likely on the way to wait() and would find its core taken. It is looked at later; only
-// work that was found to lie around brings the next look forward again.
-void Engine::look_after_all() {
-  uint64_t count;
-  [[maybe_unused]] const auto n = read(timer_, &count, sizeof count);
-  timer_set_.store(false, std::memory_order_seq_cst);
-  bool found = false, left = false, young = false;
-  uint64_t version;
-  for (const CommunicatorPtr& group : groups(version)) {
-    if (!group->wants_driver(0)) continue;
-    if (now_ns() - group->last_left_ns() < kYoungNs) {
-      young = true;
-      continue;
-    }
-    found = true;
-    group->advance();
-    left |= group->wants_driver(0);
-  }
-  young_looks_ = young && !found ? std::min(young_looks_ + 1, kMostYoungLooks) : 0;
-  // The first time, what is young may be the last of several calls that nobody waits for but through a Future: it is looked at as soon as it is old
-  // enough. Time after time, it is a caller that waits for each of its calls.
-  const int64_t idle = std::min(2 * soon_ns_.load(std::memory_order_relaxed), kLatestNs);
-  soon_ns_.store(found ? kSoonNs : young ? kYoungNs << (young_looks_ - 1) : idle, std::memory_order_relaxed);
-  if (young) drive_soon();
-  if (left) wake_drivers();
-}
-
-// A parked driver wakes by its own word; one asleep on the doorbell looks at the word after raising the flag, or is rung here.
-void Engine::wake_drivers() {
-  driver_word_.fetch_add(1, std::memory_order_seq_cst);
-  if (parked_.load(std::memory_order_seq_cst) > 0) futex_wake_all(driver_word_, false);
-  doorbell().ring();
-}
-
-void Engine::drive(int worker) {
-  std::vector<CommunicatorPtr> mine;
-  uint64_t version = 0;
-  Backoff backoff(options_.driver);
-  int64_t next_look = 0;
-  while (!stopping_) {
-    const uint32_t seen = driver_word_.load(std::memory_order_seq_cst);
-    if (version != version_.load()) mine = groups(version);
-    bool duty = false, moved = false;
-    const auto look = [&] {
-      for (const CommunicatorPtr& group : mine)
-        if (group->wants_driver(worker)) duty = true, moved |= group->advance();
-    };
-    look();
-    if (moved) {
-      backoff.reset();
-      // One group that keeps this thread busy must not hide that another is overdue.
-      if (const int64_t now = now_ns(); now >= next_look) {
-        next_look = now + kLookAgainNs;
-        for (const CommunicatorPtr& group : mine) group->look_at_deadlines(now);
-      }
-      continue;
-    }
-    if (!duty) {
-      backoff.reset();
-      parked_.fetch_add(1, std::memory_order_seq_cst);
-      look();
-      if (!duty && !stopping_ && version == version_.load()) {
-        mine.clear();  // a parked driver keeps no group alive
-        version = 0;
-        futex_sleep(driver_word_, seen, INT64_MAX / 2, false);
-      }
-      parked_.fetch_sub(1, std::memory_order_seq_cst);
-      continue;
-    }
-    if (backoff.stay_awake()) continue;
-    const uint32_t bell = doorbell().raise();
-    look();
-    if (moved || stopping_ || seen != driver_word_.load(std::memory_order_seq_cst)) continue;
-    const int64_t now = now_ns();
-    for (const CommunicatorPtr& group : mine) group->look_at_deadlines(now);
-    doorbell().sleep(bell, kLookAgainNs);
-  }
 }
 
 }  // namespace ringcomm
