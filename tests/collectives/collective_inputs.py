@@ -6,11 +6,13 @@ results are compared bit for bit.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 import ringcomm
@@ -41,6 +43,9 @@ INTEGER_OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 COMPLEX_OPS = ("sum", "avg", "premul_sum")
 BOOL_OPS = ("sum", "product", "min", "max", "band", "bor", "bxor")
 
+MOST_KEPT = 1 << 13
+"""Elements of the random numbers that are kept for the next case; 64 KiB."""
+
 # The seams: inline payloads end at 56 bytes (14 float32), slots of the smallest configuration at 4 KiB.
 SIZES = (0, 1, 7, 13, 14, 15, 1024, 4 * 1024 + 3)
 
@@ -56,11 +61,7 @@ def ops_of(dtype: torch.dtype) -> tuple[str, ...]:
 def values(rank: int, seed: int, shape: tuple[int, ...], dtype: torch.dtype, op: str = "sum") -> Tensor:
     """Contiguous, of the given shape. No zeros for products, so that no result is a negative zero by another path."""
     count = math.prod(shape)
-    mixed = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
-        (rank * 0x632BE59BD9B4E019 + seed * 0xD1342543DE82EF95) % 2**64
-    )
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(32)
+    mixed = _mixed(rank, seed, count) if count <= MOST_KEPT else _mixed.__wrapped__(rank, seed, count)
     if dtype in INTEGERS:
         numpy_type = np.dtype(str(dtype).removeprefix("torch."))
         return torch.from_numpy(mixed.astype(numpy_type)).reshape(shape)
@@ -71,12 +72,24 @@ def values(rank: int, seed: int, shape: tuple[int, ...], dtype: torch.dtype, op:
         return torch.complex(whole, -whole).to(dtype).reshape(shape)
     if dtype not in FLOATS:
         width = dtype.itemsize  # any bits, NaNs of all kinds among them
-        bits = np.ascontiguousarray(mixed.view(np.uint8).reshape(count, 8)[:, :width]).reshape(-1)
+        bits = mixed.view(np.uint8).reshape(count, 8)[:, :width].copy().reshape(-1)
         return torch.from_numpy(bits).view(dtype).reshape(shape)
     small = torch.from_numpy((mixed % np.uint64(11)).astype(np.float32) - 5)
     if op == "product":
         small = torch.where(small > 0, 2.0, -1.0)
     return small.to(dtype).reshape(shape)
+
+
+@functools.lru_cache(maxsize=2048)
+def _mixed(rank: int, seed: int, count: int) -> NDArray[np.uint64]:
+    """uint64 (count,), read-only: all dtypes and ops of a test begin with the same ones."""
+    mixed = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
+        (rank * 0x632BE59BD9B4E019 + seed * 0xD1342543DE82EF95) % 2**64
+    )
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    mixed.setflags(write=False)
+    return mixed
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -89,6 +102,8 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def raw(tensor: Tensor) -> Tensor:
     # Copied into fresh memory: a view as bytes is refused for some strides of empty tensors.
     tensor = copyable(tensor.detach())
+    if tensor.dim() == 1 and tensor.is_contiguous() and tensor.numel():
+        return tensor.view(torch.uint8)
     return torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1)).view(torch.uint8)
 
 
