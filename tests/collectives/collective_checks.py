@@ -10,7 +10,7 @@ from collective_operations import Case, run_cases
 from ranks import RankPool
 
 Pools = Callable[..., RankPool]
-RANKS = [1, 2, 3, 4, pytest.param(8, marks=pytest.mark.long)]
+RANKS = [1, 2, 3, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 8))]
 
 
 def check(pool: RankPool, cases: Sequence[Case], timeout: float = 120) -> None:

@@ -62,7 +62,7 @@ def run_in_own_group(rank: int, world: int, settings: dict[str, Any], cases: lis
     return wrong
 
 
-@pytest.mark.parametrize("shape", ["2x2", "3+1", "[0,2|1,3]", "2x4"])
+@pytest.mark.parametrize("shape", ["2x2", "3+1", "[0,2|1,3]", pytest.param("2x4", marks=pytest.mark.long)])
 def test_the_shipped_rules_on_declared_nodes(rank_pool: Pools, shape: str) -> None:
     world = world_of(shape)
     settings = {"topology": {"nodes": NODES[shape]}}

@@ -21,7 +21,7 @@ def on_three_groups(rank: int, world: int, seed: int, count: int) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_random_sequences(rank_pool: Pools, world: int, seed: int) -> None:
     nothing_wrong(rank_pool(world, backend="ringcomm").run(on_three_groups, seed, 150, timeout=120))

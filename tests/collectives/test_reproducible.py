@@ -30,7 +30,7 @@ REDUCERS = [(s.name, c.name) for s in BUILT_IN.values() for c in s.collectives i
 BINOMIAL = str(Path(__file__).parents[1] / "program/examples/binomial.py")
 # One cache line and less, more than one slot, several loops of every schedule; none a multiple of anything.
 SIZES = (1, 13, 1023, 9001)
-WORLDS = [1, 2, 3, 4, 5, 6, 7, 8]
+WORLDS = [1, 2, 3, 5, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 6, 7, 8))]
 
 
 def settings(collective: str, schedule: str, **numerics: Any) -> dict[str, Any]:
