@@ -1,4 +1,4 @@
-"""Two nodes with a kernel each, as on two machines: the lab's promises, and a DDP job over what ringcomm finds by itself."""
+"""Two nodes with a kernel each, as on two machines: the lab's promises, and a DDP job over what ringcomm finds."""
 
 from __future__ import annotations
 
