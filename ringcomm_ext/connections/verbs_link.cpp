@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kAtOnce = 16;  // completions
 
-ibv::SendWr write_request(ibv::Sge* from, uint64_t to, uint32_t key) {
+ibv::SendWr write_request(ibv::Sge* from, int pieces, uint64_t to, uint32_t key) {
   ibv::SendWr request{};
   request.sg_list = from;
-  request.num_sge = from->length > 0 ? 1 : 0;
+  request.num_sge = pieces;
   request.opcode = ibv::kRdmaWrite;
   request.wr.rdma.remote_addr = to;
   request.wr.rdma.rkey = key;
@@ -80,10 +80,10 @@ void VerbsLink::connected(int fd, const Error& error) {
 }
 
 bool VerbsLink::make_queue(Error& error) {
-  const auto pieces = static_cast<uint32_t>((outbox_.capacity + device_.most_bytes() - 1) / device_.most_bytes());
+  const auto more = static_cast<uint32_t>((outbox_.capacity + kLineHead - 1) / device_.most_bytes());
   const uint32_t window = outbox_.window();
-  // A line for each message, and perhaps a mark behind it; the pieces of as many payloads as there are slots.
-  const VerbsQueue::Shape shape{2 * window + outbox_.slots * pieces, window, sizeof(VerbsLine)};
+  // One for each message, and perhaps a mark behind it; more for what the device does not take at once.
+  const VerbsQueue::Shape shape{2 * window + outbox_.slots * more, window, sizeof(VerbsLine)};
   queue_ = VerbsQueue::open(device_, shape, shared_.net.traits(), error);
   if (!queue_) return false;
   if (queue_->watch([this] { shared_.own.ring(); })) return true;
@@ -170,29 +170,42 @@ void VerbsLink::push() {
   } while (posted_.load() != outbox_.published.load(std::memory_order_seq_cst) && !broken());
 }
 
-// The payload first, its line behind it: a reliable connection delivers in this order, and only the line makes a completion at the reader. Completions here are
-// asked for where a slot hangs on it, and for a part of the small ones: they come in order, so one tells for all before it.
-int VerbsLink::post(uint64_t m) {
+int VerbsLink::post(uint64_t m) { return outbox_.at(m).small() ? post_line(m) : post_slot(m); }
+
+int VerbsLink::post_line(uint64_t m) {
+  const size_t bytes = kLineHead + (outbox_.at(m).length & ~kAskForCount);
+  ibv::Sge piece = piece_of(reinterpret_cast<const char*>(&outbox_.line(m)), bytes, outbox_.lines.lkey());
+  ibv::SendWr request = write_request(&piece, 1, their_lines_ + m % outbox_.window() * sizeof(VerbsLine), lines_key_);
+  if (bytes <= queue_->inline_bytes()) request.send_flags |= ibv::kSendInline;
+  return post_last(request, m, (m + 1) % (outbox_.window() / 4) == 0);
+}
+
+// Payload and head in one request, of which only the last part of a payload that the device does not take at once makes a completion at the reader: a reliable
+// connection delivers in the order of posting.
+int VerbsLink::post_slot(uint64_t m) {
   const VerbsOutbox::Entry& entry = outbox_.at(m);
-  const size_t bytes = entry.length & ~kAskForCount;
-  if (!entry.small()) {
-    const char* from = outbox_.slot(entry.payload);
-    uint64_t to = their_slots_ + entry.payload % outbox_.slots * outbox_.capacity;
-    for (size_t left = bytes; left > 0;) {
-      const size_t part = std::min(left, device_.most_bytes());
-      ibv::Sge piece = piece_of(from, part, outbox_.payloads.lkey());
-      ibv::SendWr request = write_request(&piece, to, slots_key_);
-      if (const int failed = queue_->post(&request)) return failed;
-      from += part, to += part, left -= part;
-    }
+  const char* from = outbox_.slot(entry.payload);
+  uint64_t to = their_slots_ + entry.payload % outbox_.slots * verbs_stride(outbox_.capacity);
+  size_t left = entry.length & ~kAskForCount;
+  while (left + kLineHead > device_.most_bytes()) {
+    const size_t part = std::min(left, device_.most_bytes());
+    ibv::Sge piece = piece_of(from, part, outbox_.payloads.lkey());
+    ibv::SendWr request = write_request(&piece, 1, to, slots_key_);
+    if (const int failed = queue_->post(&request)) return failed;
+    from += part, to += part, left -= part;
   }
-  const size_t line_bytes = kLineHead + (entry.small() ? bytes : 0);
-  ibv::Sge piece = piece_of(reinterpret_cast<const char*>(&outbox_.line(m)), line_bytes, outbox_.lines.lkey());
-  ibv::SendWr request = write_request(&piece, their_lines_ + m % outbox_.window() * sizeof(VerbsLine), lines_key_);
+  ibv::Sge pieces[] = {piece_of(from, left, outbox_.payloads.lkey()),
+                       piece_of(reinterpret_cast<const char*>(&outbox_.line(m)), kLineHead, outbox_.lines.lkey())};
+  const int first = left > 0 ? 0 : 1;  // a piece of nothing means 2 GiB to some devices
+  ibv::SendWr request = write_request(pieces + first, 2 - first, to, slots_key_);
+  return post_last(request, m, true);
+}
+
+// Completions here are asked for where a slot hangs on it, and for a part of the small ones: they come in order, so one tells for all before it.
+int VerbsLink::post_last(ibv::SendWr& request, uint64_t m, bool signaled) {
   request.opcode = ibv::kRdmaWriteWithImm;
-  request.imm_data = htobe32(entry.length);
-  if (line_bytes <= queue_->inline_bytes()) request.send_flags |= ibv::kSendInline;
-  if (!entry.small() || (m + 1) % (outbox_.window() / 4) == 0) {
+  request.imm_data = htobe32(outbox_.at(m).length);
+  if (signaled) {
     request.send_flags |= ibv::kSendSignaled;
     request.wr_id = marked_ = m + 1;
   }
@@ -203,8 +216,7 @@ int VerbsLink::post(uint64_t m) {
 void VerbsLink::mark() {
   const Turn turn(posting_);
   if (!turn || broken() || marked_ == posted_.load()) return;
-  ibv::Sge nothing = piece_of(nullptr, 0, 0);
-  ibv::SendWr request = write_request(&nothing, their_lines_, lines_key_);
+  ibv::SendWr request = write_request(nullptr, 0, their_lines_, lines_key_);
   request.send_flags = ibv::kSendSignaled;
   request.wr_id = marked_ = posted_.load();
   if (const int failed = queue_->post(&request)) fail(std::strerror(failed));

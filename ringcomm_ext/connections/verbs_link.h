@@ -68,6 +68,9 @@ class VerbsLink {
   bool heed(const Note& note);
   void ask_for_slots();
   int post(uint64_t message);
+  int post_line(uint64_t message);
+  int post_slot(uint64_t message);
+  int post_last(ibv::SendWr& request, uint64_t message, bool signaled);
   void mark();
   void fail(const char* what, bool consequence = false);
   void fail(const FirstFailure& failure);

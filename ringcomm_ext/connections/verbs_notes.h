@@ -21,7 +21,7 @@ enum class NoteKind : uint32_t { offer = 1, answer = 2, ask = 3, slots = 4, refu
 
 struct Note {
   NoteKind kind{};
-  uint32_t version = 1;
+  uint32_t version = 2;
   uint32_t qp = 0, psn = 0;  // broken: the completion's status, the vendor's number
   uint16_t lid = 0;
   uint8_t mtu = 0, ethernet = 0;

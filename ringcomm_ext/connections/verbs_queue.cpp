@@ -17,6 +17,7 @@ namespace {
 constexpr uint8_t kRnrRetries = 6;
 constexpr uint8_t kRnrTimer = 12;  // 0.64 ms
 constexpr uint8_t kHops = 255;
+constexpr uint32_t kPieces = 2;  // of memory in a send: a payload and its head
 
 bool same_subnet(const ibv::Gid& a, const ibv::Gid& b) { return a.aligned[0] == b.aligned[0]; }
 
@@ -64,7 +65,7 @@ bool VerbsQueue::start(const Shape& shape, Error& error) {
   for (uint32_t wanted : {shape.inline_bytes, 0u}) {
     init = {};
     init.send_cq = init.recv_cq = cq_;
-    init.cap = {shape.sends, shape.receives, 1, 1, wanted};
+    init.cap = {shape.sends, shape.receives, kPieces, 1, wanted};
     init.qp_type = ibv::kQpReliable;
     qp_ = library.create_qp(device_.pd(), &init);
     if (qp_ != nullptr) break;

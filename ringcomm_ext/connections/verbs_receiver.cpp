@@ -100,8 +100,9 @@ bool VerbsReceiver::meet(const Note& offer, Error& error) {
 bool VerbsReceiver::give_slots() {
   Note note;
   Error error;
-  const bool taken = payloads_.take(device_, slots_ * capacity_, ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite,
-                                    &shared_->budget, "the slots of a connection over verbs", error);
+  const bool taken =
+      payloads_.take(device_, slots_ * verbs_stride(capacity_), ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite,
+                     &shared_->budget, "the slots of a connection over verbs", error);
   note.kind = taken ? NoteKind::slots : NoteKind::refusal;
   if (taken) {
     note.memory = reinterpret_cast<uintptr_t>(payloads_.data()), note.rkey = payloads_.rkey();
@@ -120,11 +121,16 @@ const char* VerbsReceiver::peek(size_t, uint32_t* tag) {
     if (error_ || !arrived()) return failed(), nullptr;  // what had come before it broke still counts
     shown_ = true;
   }
+  *tag = tag_;
+  return payload();
+}
+
+// Where the next message's is.
+const char* VerbsReceiver::payload() const {
   const uint64_t place = released_ % window_;
-  const auto* line = reinterpret_cast<const VerbsLine*>(lines_.data()) + place;
-  *tag = line->tag;
-  if ((lengths_[place] & ~kAskForCount) <= kInlineBytes) return line->payload;
-  return payloads_.data() + payloads_released_ % slots_ * capacity_;
+  if ((lengths_[place] & ~kAskForCount) <= kInlineBytes)
+    return reinterpret_cast<const VerbsLine*>(lines_.data())[place].payload;
+  return payloads_.data() + payloads_released_ % slots_ * verbs_stride(capacity_);
 }
 
 // True once the next message is there, and what it says of itself makes sense.
@@ -147,12 +153,20 @@ bool VerbsReceiver::arrived() {
       return false;
     }
   }
-  const auto& line = reinterpret_cast<const VerbsLine*>(lines_.data())[released_ % window_];
+  return makes_sense();
+}
+
+bool VerbsReceiver::makes_sense() {
   const uint32_t length = lengths_[released_ % window_] & ~kAskForCount;
-  if (line.position != static_cast<uint32_t>(released_ + 1))
-    return fail("the line of a message is not where it should be"), false;
-  if (length > capacity_ || (length > kInlineBytes && !has_slots_.load(std::memory_order_acquire)))
+  const bool small = length <= kInlineBytes;
+  if (!small && (length > capacity_ || !has_slots_.load(std::memory_order_acquire)))
     return fail("it sent what is no message"), false;
+  uint32_t head[2];  // position, tag
+  static_assert(sizeof head == kLineHead);
+  std::memcpy(head, small ? payload() - kLineHead : payload() + length, kLineHead);
+  if (head[0] != static_cast<uint32_t>(released_ + 1))
+    return fail("the head of a message is not where it should be"), false;
+  tag_ = head[1];
   return true;
 }
 

@@ -43,6 +43,8 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   bool meet(const Note& offer, Error& error);
   bool give_slots();
   bool arrived();
+  bool makes_sense();
+  const char* payload() const;
   bool poll();
   void poll_in_turn();
   void send_count();
@@ -73,6 +75,7 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   std::atomic<uint64_t> arrived_{0};  // messages
   uint64_t released_ = 0, payloads_released_ = 0;
   bool shown_ = false;      // the next message has been peeked
+  uint32_t tag_ = 0;        // its
   bool must_tell_ = false;  // of a message released since the last count: it held a slot, or the writer asked
 
   std::atomic<uint64_t> flushed_{0}, counted_{0};

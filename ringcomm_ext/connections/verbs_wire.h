@@ -1,7 +1,7 @@
 // What travels over a queue pair, and what all ends of one rank in one group share. For verbs*.cpp only. docs/rdma.md draws it.
 //
-//   writer -> reader   RDMA write of the payload into a slot of the reader, where it has over 56 bytes; then
-//                      RDMA write with immediate of the line | position, 4 | tag, 4 | payload, up to 56 |; the immediate value is the length
+//   writer -> reader   RDMA write with immediate; the value is the length. Up to 56 bytes go to a line of the reader, | position, 4 | tag, 4 | payload |;
+//                      more to a slot of it, | payload | position, 4 | tag, 4 |
 //   reader -> writer   RDMA write with immediate of nothing; the value is the count of messages released and flushed, mod 2^32
 //
 // The highest bit of a length asks for a count with the next flush, as over TCP.
@@ -28,6 +28,8 @@ struct VerbsLine {
 };
 static_assert(sizeof(VerbsLine) == kCacheLine);
 inline constexpr size_t kLineHead = offsetof(VerbsLine, payload);
+// From one of the reader's slots to the next: the head lies behind the payload, wherever that ends, so that both go in one request and the payload lies as a reader likes it.
+inline constexpr size_t verbs_stride(size_t capacity) { return capacity + kCacheLine; }
 inline constexpr uint32_t kAskForCount = 1u << 31;
 
 // Messages that may be published and not yet counted by the reader: so many receives each end has posted. A reader owes less than half of it without saying

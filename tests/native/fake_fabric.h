@@ -46,7 +46,7 @@ struct Cq : ibv::Cq {
 };
 struct Request {
   ibv::SendWr wr;
-  ibv::Sge sge{};
+  std::vector<ibv::Sge> pieces;
   std::string inlined;
   uint64_t number;
 };

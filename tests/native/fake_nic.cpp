@@ -83,15 +83,16 @@ int Fabric::transfer(std::unique_lock<std::mutex>& hold, Qp& from, Request& r) {
     next.pop_front();
     return status;
   }
-  const size_t bytes = r.wr.num_sge > 0 ? r.sge.length : 0;
+  size_t bytes = 0;
+  for (const ibv::Sge& piece : r.pieces) bytes += piece.length;
   if (bytes > context.most_bytes) return 1;  // LOC_LEN_ERR
   Qp* const to = other_end(from);
   if (to == nullptr) return ibv::kWcRetryExceeded;
-  const char* data = r.inlined.data();
-  if (bytes > 0 && r.inlined.empty()) {
-    const auto mine = regions.find(r.sge.lkey);
-    if (mine == regions.end() || !mine->second->covers(r.sge.addr, bytes)) return ibv::kWcLocalProtection;
-    data = reinterpret_cast<const char*>(r.sge.addr);
+  if (!r.inlined.empty()) r.pieces = {{reinterpret_cast<uintptr_t>(r.inlined.data()), static_cast<uint32_t>(bytes), 0}};
+  for (const ibv::Sge& piece : r.pieces) {
+    if (!r.inlined.empty()) break;
+    const auto mine = regions.find(piece.lkey);
+    if (mine == regions.end() || !mine->second->covers(piece.addr, piece.length)) return ibv::kWcLocalProtection;
   }
   const bool with_immediate = r.wr.opcode == ibv::kRdmaWriteWithImm;
   if (with_immediate && to->receives == 0) return ibv::kWcRnrRetryExceeded;
@@ -103,7 +104,11 @@ int Fabric::transfer(std::unique_lock<std::mutex>& hold, Qp& from, Request& r) {
       return ibv::kWcRemoteAccess;
     }
     hold.unlock();
-    std::memcpy(reinterpret_cast<void*>(r.wr.wr.rdma.remote_addr), data, bytes);
+    auto* to_memory = reinterpret_cast<char*>(r.wr.wr.rdma.remote_addr);
+    for (const ibv::Sge& piece : r.pieces) {
+      std::memcpy(to_memory, reinterpret_cast<const void*>(piece.addr), piece.length);
+      to_memory += piece.length;
+    }
     hold.lock();
   }
   ++counts.requests, counts.bytes += bytes, counts.carrying += bytes > 0, counts.with_immediate += with_immediate;

@@ -46,11 +46,11 @@ int post_send(ibv::Qp* pair, ibv::SendWr* wr, ibv::SendWr**) {
   for (; wr != nullptr; wr = wr->next) {
     if (qp.with.qp_state != ibv::kReadyToSend && qp.with.qp_state != ibv::kQpError) return EINVAL;
     if (qp.posted - qp.freed >= qp.made.cap.max_send_wr) return ENOMEM;
-    Request r{*wr, {}, {}, ++qp.posted};
-    if (wr->num_sge > 0) r.sge = wr->sg_list[0];
+    if (wr->num_sge < 0 || static_cast<uint32_t>(wr->num_sge) > qp.made.cap.max_send_sge) return EINVAL;
+    Request r{*wr, {wr->sg_list, wr->sg_list + wr->num_sge}, {}, ++qp.posted};
     if (wr->send_flags & ibv::kSendInline) {
-      if (r.sge.length > qp.made.cap.max_inline_data) return EINVAL;
-      r.inlined.assign(reinterpret_cast<const char*>(r.sge.addr), r.sge.length);
+      for (const ibv::Sge& piece : r.pieces) r.inlined.append(reinterpret_cast<const char*>(piece.addr), piece.length);
+      if (r.inlined.size() > qp.made.cap.max_inline_data) return EINVAL;
     }
     if (qp.with.qp_state == ibv::kQpError)
       fabric().complete(qp, r, ibv::kWcFlushed);

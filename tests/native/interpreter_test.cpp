@@ -293,9 +293,9 @@ int main() {
   results();
   section("in place");
   in_place();
-  for (const Kind* other : {&kTcp, &kMixed}) {
+  for (const Kind* other : {&kTcp, &kMixed, &kVerbs, &kMixedVerbs}) {
     kind = other;
-    section(other == &kTcp ? "the same over tcp" : "the same over shm and tcp");
+    section((std::string("the same over ") + other->name).c_str());
     results();
     in_place();
   }

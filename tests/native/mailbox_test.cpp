@@ -400,9 +400,9 @@ int main() {
     section(name);
     test();
   }
-  for (const Kind* wire : {&kTcp, &kMixed}) {
+  for (const Kind* wire : {&kTcp, &kMixed, &kVerbs, &kMixedVerbs}) {
     kind = wire;
-    section(wire == &kTcp ? "traffic over tcp" : "traffic over shm and tcp");
+    section((std::string("traffic over ") + wire->name).c_str());
     random_traffic();
     both_ways();
   }

@@ -114,7 +114,7 @@ void split() {
   CHECK_EQ(fake_counts().largest, uint64_t{64} << 10);
 }
 
-// What a message costs: payload and 8 bytes; one request that carries bytes up to 56 bytes, two above; and empty ones, at most a count and a mark for each message.
+// What a message costs: payload and 8 bytes; one request that carries bytes; and empty ones, at most a count and a mark for each message.
 // (How many come late, by the poller, depends on the time it takes.)
 void costs() {
   auto two = connected();
@@ -131,8 +131,8 @@ void costs() {
   CHECK(small.requests <= 3 * 320 + 2);  // some may be left of what went before
   const FakeCounts large = cost(4096, 100);
   CHECK_EQ(large.bytes, 100u * (4096 + 8));
-  CHECK_EQ(large.carrying, 200u);
-  CHECK(large.requests <= 400 + 2);
+  CHECK_EQ(large.carrying, 100u);
+  CHECK(large.requests <= 300 + 2);
 }
 
 // Devices that take less inline, or nothing.

@@ -58,6 +58,10 @@ def shell(lab: RdmaLab, node: int | None, script: str, timeout: float = SLOW) ->
     return run(lab, node, "sh", "-ec", script, timeout=timeout).strip()
 
 
+def port_state(lab: RdmaLab, node: int) -> str:
+    return shell(lab, node, f"cat /sys/class/infiniband/{lab.device(node)}/ports/1/state")
+
+
 def pair(
     lab: RdmaLab, server: Sequence[str], client: Sequence[str], says: str, timeout: float = SLOW
 ) -> tuple[str, str]:

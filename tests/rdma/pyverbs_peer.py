@@ -34,7 +34,8 @@ TOPIC = bytes(range(16))
 SIZES = (0, 8, 56, 57, 4096, 20000, 64 << 10)
 MESSAGES, SLOTS, CAPACITY, WINDOW, INLINE = 70, 4, 64 << 10, 64, 56
 ASK_FOR_COUNT = 1 << 31
-OFFER, ANSWER, ASK, SLOT_NOTE = 1, 2, 3, 4
+STRIDE = CAPACITY + 64
+VERSION, OFFER, ANSWER, ASK, SLOT_NOTE = 2, 1, 2, 3, 4
 NOTE = struct.Struct("<IIIIHBBI16sQQII")
 SECONDS = 60.0
 _RAMP = bytes((i * 7 + (i >> 8)) & 255 for i in range(CAPACITY))
@@ -93,7 +94,7 @@ class End:
         self.pd, self.gid, self.index = pd, gid, index
         self.mtu = int(context.query_port(1).active_mtu)
         self.cq = CQ(context, 4 * WINDOW)
-        capacity = QPCap(max_send_wr=2 * WINDOW, max_recv_wr=WINDOW, max_send_sge=1, max_recv_sge=1)
+        capacity = QPCap(max_send_wr=2 * WINDOW, max_recv_wr=WINDOW, max_send_sge=2, max_recv_sge=1)
         init = QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=self.cq, rcq=self.cq, cap=capacity, sq_sig_all=1)
         self.qp = QP(pd, init)
         self.psn = int.from_bytes(os.urandom(3), "little")
@@ -103,7 +104,7 @@ class End:
     def note(self, kind: int, memory: int = 0, rkey: int = 0) -> bytes:
         raw = socket.inet_pton(socket.AF_INET6, self.gid)
         own = (self.qp.qp_num, self.psn, 0, self.mtu, 1, SLOTS, raw)
-        return NOTE.pack(kind, 1, *own, memory, CAPACITY, rkey, 0)
+        return NOTE.pack(kind, VERSION, *own, memory, CAPACITY, rkey, 0)
 
     def connect(self, note: tuple[Any, ...]) -> None:
         attributes = QPAttr(port_num=1)
@@ -123,12 +124,11 @@ class End:
         for _ in range(receives):
             self.qp.post_recv(verbs_wr.RecvWR(num_sge=1, sg=[piece]))
 
-    def write(self, data: tuple[Any, int, int] | None, to: tuple[int, int], immediate: int | None) -> None:
-        """data: (memory, offset, bytes). to: (address, key)."""
-        memory, offset, size = data or (self.spare, 0, 0)
-        pieces = [verbs_wr.SGE(memory.buf + offset, size, memory.lkey)]
-        opcode = enums.IBV_WR_RDMA_WRITE if immediate is None else enums.IBV_WR_RDMA_WRITE_WITH_IMM
-        request = verbs_wr.SendWR(opcode=opcode, num_sge=len(pieces), sg=pieces, imm_data=socket.htonl(immediate or 0))
+    def write(self, data: list[tuple[Any, int, int]], to: tuple[int, int], immediate: int) -> None:
+        """data: (memory, offset, bytes) each, which go one behind the other. to: (address, key)."""
+        pieces = [verbs_wr.SGE(memory.buf + offset, size, memory.lkey) for memory, offset, size in data]
+        opcode = enums.IBV_WR_RDMA_WRITE_WITH_IMM
+        request = verbs_wr.SendWR(opcode=opcode, num_sge=len(pieces), sg=pieces, imm_data=socket.htonl(immediate))
         request.set_wr_rdma(to[1], to[0])
         self.qp.post_send(request)
 
@@ -154,7 +154,7 @@ class Writer(End):
         self.peer = peer
         peer.sendall(self.note(OFFER))
         note = NOTE.unpack(exactly(peer, NOTE.size))
-        assert note[0] == ANSWER and note[1] == 1, note
+        assert note[0] == ANSWER and note[1] == VERSION, note
         self.connect(note)
         self.expect(WINDOW)
         self.lines, self.slots, self.large = (note[9], note[11]), (0, 0), 0
@@ -167,15 +167,16 @@ class Writer(End):
             assert note[0] == SLOT_NOTE, note
             self.slots = note[9], note[11]
         line = struct.pack("<II", k + 1, tag) + (payload if len(payload) <= INLINE else b"")
-        if len(payload) > INLINE:
-            place = self.large % SLOTS * CAPACITY
-            self.memory.write(payload, len(payload), 64 * WINDOW + place)
-            self.write((self.memory, 64 * WINDOW + place, len(payload)), (self.slots[0] + place, self.slots[1]), None)
-            self.large += 1
         offset = 64 * (k % WINDOW)
         self.memory.write(line, len(line), offset)
-        target = (self.lines[0] + offset, self.lines[1])
-        self.write((self.memory, offset, len(line)), target, len(payload) | ASK_FOR_COUNT)
+        data, target = [(self.memory, offset, len(line))], (self.lines[0] + offset, self.lines[1])
+        if len(payload) > INLINE:
+            slot = self.large % SLOTS
+            place = 64 * WINDOW + slot * CAPACITY
+            self.memory.write(payload, len(payload), place)
+            data, target = [(self.memory, place, len(payload)), *data], (self.slots[0] + slot * STRIDE, self.slots[1])
+            self.large += 1
+        self.write(data, target, len(payload) | ASK_FOR_COUNT)
 
     def settle(self, count: int) -> None:
         self.wait(f"the count {count}", lambda: self.received and self.received[-1] == count)
@@ -186,10 +187,10 @@ class Reader(End):
 
     def meet(self, peer: socket.socket) -> None:
         note = NOTE.unpack(exactly(peer, NOTE.size))
-        assert (note[0], note[1], note[7], note[10]) == (OFFER, 1, SLOTS, CAPACITY), note
+        assert (note[0], note[1], note[7], note[10]) == (OFFER, VERSION, SLOTS, CAPACITY), note
         self.peer, self.large = peer, 0
         access = enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE
-        self.lines, self.memory = MR(self.pd, 64 * WINDOW, access), MR(self.pd, SLOTS * CAPACITY, access)
+        self.lines, self.memory = MR(self.pd, 64 * WINDOW, access), MR(self.pd, SLOTS * STRIDE, access)
         self.connect(note)
         self.expect(WINDOW)
         peer.sendall(self.note(ANSWER, self.lines.buf, self.lines.rkey))
@@ -211,15 +212,17 @@ class Reader(End):
 
         self.wait(f"message {k}", there)
         assert self.received[k] & ~ASK_FOR_COUNT == len(payload), f"message {k} has another length"
-        position, said = struct.unpack("<II", self.lines.read(8, 64 * (k % WINDOW)))
-        assert (position, said) == (k + 1, tag), f"message {k}: position {position}, tag {said}"
         if len(payload) <= INLINE:
+            head = self.lines.read(8, 64 * (k % WINDOW))
             found = self.lines.read(len(payload), 64 * (k % WINDOW) + 8) if payload else b""
         else:
-            found = self.memory.read(len(payload), self.large % SLOTS * CAPACITY)
+            found = self.memory.read(len(payload), self.large % SLOTS * STRIDE)
+            head = self.memory.read(8, self.large % SLOTS * STRIDE + len(payload))
             self.large += 1
+        position, said = struct.unpack("<II", head)
+        assert (position, said) == (k + 1, tag), f"message {k}: position {position}, tag {said}"
         assert found == payload, f"message {k} of {len(payload)} bytes has other content"
-        self.write(None, (0, 0), k + 1)
+        self.write([(self.spare, 0, 0)], (0, 0), k + 1)
 
 
 def main() -> None:

@@ -44,11 +44,16 @@ def last(store: Any, gone: int = -1) -> None:
 
 
 def values(rank: int, world: int, chosen: list[Case]) -> tuple[str, list[str]]:
-    """What carries the group, and what was wrong."""
+    """What carries the group, and what was wrong. Rank 0 says each case as it begins, so that one which takes too long
+    can be told from many."""
     store = start()
     group: Any = dist.distributed_c10d._get_default_group()
     kind = group._get_backend(torch.device("cpu")).connection_kind
-    wrong = run_cases(rank, world, chosen)
+    wrong, began = [], time.monotonic()
+    for case in chosen:
+        if rank == 0:
+            print(f"{time.monotonic() - began:7.1f} s  {case}", flush=True)
+        wrong += run_cases(rank, world, [case])
     dist.barrier()
     last(store)
     return kind, wrong

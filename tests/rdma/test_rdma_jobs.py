@@ -3,12 +3,14 @@ import of torch (guest_ranks.py), for both take long where all is emulated."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 import rdma_jobs
 from collective_checks import nothing_wrong
+from collective_operations import OPERATIONS, ROOTED, Case
 from guest_ranks import GuestRanks
 from rdma_lab import RdmaLab
 from test_net_collectives import cases
@@ -21,6 +23,8 @@ SOON: dict[str, str | None] = {**VERBS, "RINGCOMM_IB_TIMEOUT": "16"}
 BOUND = 20.0
 """Seconds from a fault to the exception. Milliseconds to 1 s on real machines; all is emulated here, on two cores."""
 MESSAGE, CALLS = 4 << 20, 4
+FEW_SLOTS = (33_000, 3)
+"""396 KB of float32, more than a slot."""
 HEADERS = 58 / 4096
 """Ethernet, IP, UDP, base transport header and checksum of each packet of at most 4096 bytes."""
 
@@ -30,10 +34,21 @@ def ranks(rdma_lab: RdmaLab) -> Iterator[GuestRanks]:
     yield GuestRanks(rdma_lab)
 
 
-@pytest.mark.parametrize("per_node", [1, 2])
-def test_every_collective_over_verbs(ranks: GuestRanks, per_node: int) -> None:
-    chosen = cases(2 * per_node, "ringcomm")
-    results = ranks.run(rdma_jobs.values, per_node, chosen, timeout=600 * per_node, env=VERBS)
+def few_cases(world: int) -> list[Case]:
+    """Every collective small and of several slots, from a root on either node; a quarter of what `cases` has, and a
+    tenth of its bytes, for four ranks share two emulated processors."""
+    found = []
+    for operation in OPERATIONS:
+        for shape in ((7,), FEW_SLOTS):
+            found += [Case(operation, shape=shape, root=root) for root in ([1, 2] if operation in ROOTED else [0])]
+    return [*found, *(Case("all_reduce", dtype, shape=(129, 5)) for dtype in (torch.bfloat16, torch.float64))]
+
+
+@pytest.mark.parametrize(("per_node", "choose"), [(1, lambda world: cases(world, "ringcomm")), (2, few_cases)])
+def test_every_collective_over_verbs(ranks: GuestRanks, per_node: int, choose: Callable[[int], list[Case]]) -> None:
+    chosen = choose(2 * per_node)
+    assert {case.operation for case in chosen} == set(OPERATIONS)
+    results = ranks.run(rdma_jobs.values, per_node, chosen, timeout=600, env=VERBS)
     assert [kind for kind, _ in results] == ["shm+verbs"] * 2 * per_node
     nothing_wrong([wrong for _, wrong in results])
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pytest
 
-from lab_nodes import run, shell
+from lab_nodes import run, shell, wait_for
 from rdma_figures import ends, record, write_bandwidth, write_latency
 from rdma_lab import RdmaLab
 
 
+def counted(lab: RdmaLab, node: int, what: str) -> int:
+    found: dict[str, int] = json.loads(lab.fault("counters", node))
+    return found[what]
+
+
 def sent(lab: RdmaLab, node: int) -> int:
-    counted: dict[str, int] = json.loads(lab.fault("counters", node))
-    return counted["sent_pkts"]
+    return counted(lab, node, "sent_pkts")
 
 
 def test_every_node_sees_the_devices_of_all_nodes(rdma_lab: RdmaLab) -> None:
@@ -38,20 +43,29 @@ def test_a_ping_pong_with_checked_data_crosses_the_wire(rdma_lab: RdmaLab) -> No
 
 
 def test_netem_acts_on_what_the_devices_send(rdma_lab: RdmaLab) -> None:
-    """With every packet lost, a ping-pong cannot end: so the traffic really takes the interfaces that faults act on."""
-    rdma_lab.fault("netem", 0, "loss", "100%")
+    """With every packet of one node lost the other's device hears no more of a ping-pong under way: so the traffic
+    really takes the interfaces that faults act on. (Lost from its beginning on, it may not even find its peer.)"""
+    options = ["-g", str(rdma_lab.gid(0)), "-n", "100000000", "-s", "64"]
+    program = ["stdbuf", "-oL", "ibv_rc_pingpong", "-d"]
+    jobs = [rdma_lab.start(0, [*program, rdma_lab.device(0), *options], 100)]
     try:
-        options = ["-g", str(rdma_lab.gid(0)), "-n", "5"]
-        server = rdma_lab.start(0, ["stdbuf", "-oL", "ibv_rc_pingpong", "-d", rdma_lab.device(0), *options], 60)
-        for line in server.stdout:
-            if "local address" in line:
-                break
-        client = rdma_lab.start(1, ["ibv_rc_pingpong", "-d", rdma_lab.device(1), *options, rdma_lab.address(0)], 5)
-        assert client.wait(60) == 124, client.text()
-        server.kill()
-        server.wait(30)
+        wait_for(jobs[0], "local address")
+        jobs.append(rdma_lab.start(1, [*program, rdma_lab.device(1), *options, rdma_lab.address(0)], 100))
+        wait_for(jobs[1], "remote address")
+        first = counted(rdma_lab, 1, "rcvd_pkts")
+        while counted(rdma_lab, 1, "rcvd_pkts") < first + 5:
+            assert jobs[1].poll() is None, jobs[1].text()
+        rdma_lab.fault("netem", 0, "loss", "100%")
+        time.sleep(0.5)  # what was under way has come
+        silent = counted(rdma_lab, 1, "rcvd_pkts")
+        time.sleep(2)
+        assert counted(rdma_lab, 1, "rcvd_pkts") == silent
+        assert [job.poll() for job in jobs] == [None, None]
     finally:
         rdma_lab.fault("netem", 0, "off")
+        for job in jobs:
+            job.kill()
+            job.wait(30)
 
 
 @pytest.mark.parametrize("size", [65536, 1 << 20])
