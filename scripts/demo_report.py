@@ -99,7 +99,7 @@ def own_checks(run: Run, quick: bool) -> Iterator[Check]:
 
 
 def compare(run: Run, base: Run) -> Iterator[Check]:
-    """The same seed over another backend, or on one host: equal bits where the sum has one order, else within a stated distance."""
+    """The same seed over another backend, or on one host: equal bits where the sum has one order, else close."""
     assert run.values and base.values
     other = base.backend if run.backend != base.backend else "the same on one host"
     name = f"{run.job}, {run.size}, {run.backend} and {other}"

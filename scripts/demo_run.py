@@ -3,7 +3,7 @@
     scripts/demo_run.py [--backends gloo,ringcomm] [--ranks 2,4] [--jobs ddp_digits,fsdp_chars] [--seed 0] [--quick]
                         [--hosts 2 [--rate 1gbit]]
 
-With --hosts each job also runs with its ranks spread over so many hosts, which are network namespaces (scripts/net_lab).
+With --hosts each job also runs with its ranks spread over so many hosts, network namespaces (scripts/net_lab).
 Logs and results stay in build/demo. Exit status 0 if every run completed and every check of the report holds.
 """
 
@@ -36,7 +36,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="a third of the steps, and the lower goals that go with them"
     )
-    parser.add_argument("--hosts", type=int, default=1, help="each job also with its ranks on so many hosts of the net lab")
+    parser.add_argument(
+        "--hosts", type=int, default=1, help="each job also with its ranks on so many hosts of the net lab"
+    )
     parser.add_argument("--rate", help="what each of these hosts may send, such as 1gbit; no limit if not given")
     args = parser.parse_args()
     unknown = [job for job in args.jobs.split(",") if job not in JOBS]
@@ -61,7 +63,15 @@ def launcher(ranks: int, hosts: int, rate: str | None) -> list[str]:
         return [*torchrun, "--standalone"]
     lab = [sys.executable, str(ROOT / "scripts" / "net_lab_run.py"), f"--hosts={hosts}"]
     lab += [f"--rate={rate}"] if rate else []
-    return [*lab, "--", *torchrun, "--nnodes={hosts}", "--node-rank={host}", "--master-addr={first}", "--master-port=29500"]
+    return [
+        *lab,
+        "--",
+        *torchrun,
+        "--nnodes={hosts}",
+        "--node-rank={host}",
+        "--master-addr={first}",
+        "--master-port=29500",
+    ]
 
 
 def run_job(job: str, backend: str, ranks: int, hosts: int, args: argparse.Namespace) -> Run:

@@ -1,11 +1,11 @@
 """`scripts/performance --net`: all_reduce and others between hosts of the net lab under a limit on what each may send.
 
 Contenders take turns in every round, and every figure is the median over rounds of the slowest rank's time per call.
-Tables go to docs/performance.md (a link beside a plain TCP stream) and docs/hierarchical.md (schedules by size), between
-their markers.
+Tables go between their markers in docs/performance.md (a link beside a plain TCP stream) and docs/hierarchical.md
+(schedules by size).
 
 rate of a call = bytes that a rank has to send / time. An all_reduce of S bytes on n ranks: 2 (n - 1)/n S; at 2 ranks S,
-while the same comes the other way (full duplex). Bytes of frames, TCP and IP are not in it; `wire` counts what left eth0.
+while the same comes the other way (full duplex). Frames, TCP and IP are not in it; `wire` counts what left eth0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -67,7 +66,8 @@ ALL_REDUCE: dict[str, Rule] = {
 MOVES: dict[str, Rule] = {"flat one_shot": {"schedule": "one_shot"}, "default": None, "gloo": None}
 SWEEPS = [
     Sweep(
-        "link", "all_reduce beside a TCP stream, 2 hosts of 1 rank", 2, 1, ("all_reduce",), (1 * MIB, 16 * MIB, 64 * MIB),
+        "link", "all_reduce beside a TCP stream, 2 hosts of 1 rank", 2, 1, ("all_reduce",),
+        (1 * MIB, 16 * MIB, 64 * MIB),
         {"ringcomm": None, "flat ring": {"schedule": "ring"}, "gloo": None}, stream=True, slice=0.6, rounds=3,
     ),
     Sweep("2x4", "all_reduce, 2 hosts of 4 ranks", 2, 4, ("all_reduce",), LADDER, ALL_REDUCE, rounds=3),
@@ -93,17 +93,18 @@ def run(sweep: Sweep, rate: str, rounds: int | None) -> list[dict[str, Any]]:
         for rank in range(sweep.hosts * sweep.per_host):
             environment = {**os.environ, **names, "RANK": str(rank), "LOCAL_RANK": str(rank % sweep.per_host)}
             with (Path(folder) / f"log-{rank}").open("w") as log:
-                stderr = None if rank == 0 else log
-                ranks.append(lab.start(rank // sweep.per_host, command, env=environment, stderr=stderr))
+                ranks.append(lab.start(rank // sweep.per_host, command, env=environment, stderr=log))
         deadline = time.monotonic() + LIMIT
         while any(process.poll() is None for process in ranks) and time.monotonic() < deadline:
             if any(process.poll() for process in ranks):
                 break
             time.sleep(0.2)
-        failed = [rank for rank, process in enumerate(ranks) if process.poll() != 0]
+        failed = [rank for rank, process in enumerate(ranks) if process.poll()]
         if failed:
-            said = (Path(folder) / f"log-{failed[-1]}").read_text()[-2000:]
-            raise RuntimeError(f"{sweep.name}: ranks {failed} failed or took over {LIMIT:.0f} s\n{said}")
+            said = (Path(folder) / f"log-{failed[0]}").read_text()[-2000:]
+            raise RuntimeError(f"{sweep.name}: rank {failed[0]} failed\n{said}")
+        if any(process.poll() is None for process in ranks):
+            raise RuntimeError(f"{sweep.name}: not done after {LIMIT:.0f} s")
         rows: list[dict[str, Any]] = json.loads(out.read_text())
         return rows
 
@@ -130,7 +131,10 @@ def size(nbytes: int) -> str:
 
 def link_table(rows: list[dict[str, Any]]) -> list[str]:
     """Rates in MB/s (10^6) of payload, and of what left eth0 behind it; shares are of the one-way stream."""
-    lines = ["| bytes | | us | payload MB/s | wire MB/s | payload, of the stream | wire, of the stream |", "| --- " * 7 + "|"]
+    lines = [
+        "| bytes | | us | payload MB/s | wire MB/s | payload, of the stream | wire, of the stream |",
+        "| --- " * 7 + "|",
+    ]
     for row in rows:
         took = {name: middle(values) for name, values in row["seconds"].items()}
         wire = {name: middle(values) for name, values in row["wire"].items()}

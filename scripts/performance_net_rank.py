@@ -89,7 +89,12 @@ def measure(job: dict[str, Any], groups: dict[str, Any], stream: Stream | None, 
         if not right():
             raise ValueError(f"{name}: wrong values in {op} of {nbytes} bytes")
     counts = {name: max(1, min(2000, int(job["slice"] / seconds(body, 2)))) for name, body in bodies.items()}
-    row: dict[str, Any] = {"op": op, "bytes": nbytes, "seconds": {n: [] for n in bodies}, "wire": {n: [] for n in bodies}}
+    row: dict[str, Any] = {
+        "op": op,
+        "bytes": nbytes,
+        "seconds": {n: [] for n in bodies},
+        "wire": {n: [] for n in bodies},
+    }
     pieces = max(1, int(job["slice"] * job["bytes_per_second"] / PIECE))
     for kind in ("stream", "stream both ways") if job["stream"] else ():
         row["seconds"][kind], row["wire"][kind] = [], []
@@ -125,7 +130,11 @@ def main() -> None:
         for nbytes in job["sizes"]:
             rows.append(measure(job, groups, stream, op, nbytes))
             if rank == 0:
-                print(f"{op} {nbytes}: " + ", ".join(f"{n} {1e6 * min(s):.0f} us" for n, s in rows[-1]["seconds"].items()), flush=True)
+                print(
+                    f"{op} {nbytes}: "
+                    + ", ".join(f"{n} {1e6 * min(s):.0f} us" for n, s in rows[-1]["seconds"].items()),
+                    flush=True,
+                )
     if rank == 0:
         Path(job["out"]).write_text(json.dumps(rows))
     dist.barrier()
