@@ -120,9 +120,11 @@ def interrupted_before_it_told_its_port(rank: int, world: int) -> Any:
             return opened(*arguments)
 
         wires._opened = interrupted  # type: ignore[assignment]
-    found = failure(lambda: start(timeout=TIMEOUT, at_init=True))
+    # Held here: a group that cannot be made lets go of a store of its own.
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, rank == 0)
+    found = failure(lambda: start(timeout=TIMEOUT, at_init=True, store=store, rank=rank, world_size=world))
     if rank == 0:
-        time.sleep(BUSY)  # it holds the store, in which the others read why
+        time.sleep(BUSY)  # the others read in it why
     return found, os.getpid()
 
 
