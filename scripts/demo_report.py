@@ -41,10 +41,15 @@ class Run:
     log: str
     seconds: float
     problem: str | None
+    hosts: int = 1
 
     @property
     def name(self) -> str:
-        return f"{self.job}, {self.backend}, {self.ranks} ranks"
+        return f"{self.job}, {self.backend}, {self.size}"
+
+    @property
+    def size(self) -> str:
+        return f"{self.ranks} ranks" + (f" on {self.hosts} hosts" if self.hosts > 1 else "")
 
 
 @dataclass
@@ -58,14 +63,21 @@ def report(runs: list[Run], quick: bool) -> tuple[str, bool]:
     """The text to print, and whether all runs completed with right values."""
     checks = [check for run in runs for check in own_checks(run, quick)]
     for run in runs:
-        base = next((r for r in runs if r.backend == REFERENCE and (r.job, r.ranks) == (run.job, run.ranks)), None)
-        if base is not None and base is not run and base.values and run.values:
-            checks += compare(run, base)
+        for base in bases(run, runs):
+            if run.values and base.values:
+                checks += compare(run, base)
     lines = ["", *table(runs), "", *schedules(runs), "", "Checks"]
     lines += [f"  {'ok    ' if check.good else 'FAILED'}  {check.name}: {check.seen}" for check in checks]
     bad = sum(not check.good for check in checks)
     lines += ["", f"{len(checks) - bad} checks passed, {bad} failed"]
     return "\n".join(lines), bad == 0 and bool(checks)
+
+
+def bases(run: Run, runs: list[Run]) -> list[Run]:
+    """What a run is compared with: the reference on as many hosts, and, on several, the same backend on one."""
+    alike = [r for r in runs if r is not run and (r.job, r.ranks) == (run.job, run.ranks)]
+    reference = [r for r in alike if r.backend == REFERENCE and r.hosts == run.hosts and run.backend != REFERENCE]
+    return reference[:1] + [r for r in alike if r.backend == run.backend and r.hosts == 1][:1]
 
 
 def own_checks(run: Run, quick: bool) -> Iterator[Check]:
@@ -87,9 +99,10 @@ def own_checks(run: Run, quick: bool) -> Iterator[Check]:
 
 
 def compare(run: Run, base: Run) -> Iterator[Check]:
-    """The same seed over the reference: equal bits where the sum has one order, else within a stated distance."""
+    """The same seed over another backend, or on one host: equal bits where the sum has one order, else close."""
     assert run.values and base.values
-    name = f"{run.job}, {run.ranks} ranks, {run.backend} and {base.backend}"
+    other = base.backend if run.backend != base.backend else "the same on one host"
+    name = f"{run.job}, {run.size}, {run.backend} and {other}"
     mine, theirs = run.values, base.values
     if run.job == "ddp_digits" and run.ranks == 2:
         # a + b has one value in either order, so two right backends cannot differ.
@@ -125,6 +138,7 @@ def table(runs: list[Run]) -> list[str]:
     head = [
         "job",
         "ranks",
+        "hosts",
         "backend",
         "first loss",
         "last loss",
@@ -135,7 +149,7 @@ def table(runs: list[Run]) -> list[str]:
     ]
     rows = [head]
     for run in runs:
-        row = [run.job, str(run.ranks), run.backend]
+        row = [run.job, str(run.ranks), str(run.hosts), run.backend]
         if run.values is None:
             rows.append([*row, "-", "-", run.problem or "-", "-", f"{run.seconds:.1f}", "-"])
             continue

@@ -1,7 +1,9 @@
 """Runs the demo's jobs under torchrun, one after the other, and hands their results to the report.
 
     scripts/demo_run.py [--backends gloo,ringcomm] [--ranks 2,4] [--jobs ddp_digits,fsdp_chars] [--seed 0] [--quick]
+                        [--hosts 2 [--rate 1gbit]]
 
+With --hosts each job also runs with its ranks spread over so many hosts, network namespaces (scripts/net_lab).
 Logs and results stay in build/demo. Exit status 0 if every run completed and every check of the report holds.
 """
 
@@ -34,6 +36,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="a third of the steps, and the lower goals that go with them"
     )
+    parser.add_argument(
+        "--hosts", type=int, default=1, help="each job also with its ranks on so many hosts of the net lab"
+    )
+    parser.add_argument("--rate", help="what each of these hosts may send, such as 1gbit; no limit if not given")
     args = parser.parse_args()
     unknown = [job for job in args.jobs.split(",") if job not in JOBS]
     if unknown:
@@ -42,20 +48,46 @@ def arguments() -> argparse.Namespace:
         args.ranks = [int(ranks) for ranks in args.ranks.split(",")]
     except ValueError:
         parser.error(f"--ranks: {args.ranks!r} is not a list of numbers such as 2,4")
+    uneven = [ranks for ranks in args.ranks if args.hosts < 1 or ranks % args.hosts]
+    if uneven:
+        parser.error(f"--hosts is {args.hosts}: {uneven[0]} ranks cannot be shared out evenly")
+    if args.rate and args.hosts == 1:
+        parser.error("--rate is for hosts of the lab; give --hosts too")
     return args
 
 
-def run_job(job: str, backend: str, ranks: int, seed: int, quick: bool) -> Run:
+def launcher(ranks: int, hosts: int, rate: str | None) -> list[str]:
+    """torchrun for so many ranks: here, or on each host of the lab."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks // hosts}"]
+    if hosts == 1:
+        return [*torchrun, "--standalone"]
+    lab = [sys.executable, str(ROOT / "scripts" / "net_lab_run.py"), f"--hosts={hosts}"]
+    lab += [f"--rate={rate}"] if rate else []
+    return [
+        *lab,
+        "--",
+        *torchrun,
+        "--nnodes={hosts}",
+        "--node-rank={host}",
+        "--master-addr={first}",
+        "--master-port=29500",
+    ]
+
+
+def run_job(job: str, backend: str, ranks: int, hosts: int, args: argparse.Namespace) -> Run:
     """One training run. Never raises for what happens in it: a Run without a result says why in `problem`."""
-    name = f"{job}-{backend}-{ranks}"
+    name = f"{job}-{backend}-{ranks}" + (f"-{hosts}hosts" if hosts > 1 else "")
     result, log = FOLDER / f"{name}.json", FOLDER / f"{name}.log"
     result.unlink(missing_ok=True)
     script = ROOT / "scripts" / "demo_jobs" / f"{job}.py"
-    steps = JOBS[job].quick_steps if quick else JOBS[job].steps
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(script)]
-    command += [f"--backend={backend}", f"--seed={seed}", f"--steps={steps}", f"--json={result}"]
+    steps = JOBS[job].quick_steps if args.quick else JOBS[job].steps
+    command = [*launcher(ranks, hosts, args.rate), str(script)]
+    command += [f"--backend={backend}", f"--seed={args.seed}", f"--steps={steps}", f"--json={result}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RINGCOMM_DEBUG": "INFO", "PYTHONUNBUFFERED": "1"}
-    print(f"== {job} over {backend} at {ranks} ranks, {steps} steps", flush=True)
+    if hosts > 1:
+        environment["GLOO_SOCKET_IFNAME"] = "eth0"  # a host's own name resolves to 127.0.1.1 there
+    spread = f" on {hosts} hosts" if hosts > 1 else ""
+    print(f"== {job} over {backend} at {ranks} ranks{spread}, {steps} steps", flush=True)
     start = time.monotonic()
     status = run_logged(command, environment, log)
     seconds = time.monotonic() - start
@@ -67,7 +99,7 @@ def run_job(job: str, backend: str, ranks: int, seed: int, quick: bool) -> Run:
     if problem:
         print(f"  {problem}; log: {log}\n" + "".join(f"  | {line}\n" for line in last_lines(log, 12)), flush=True)
     values = None if problem else json.loads(result.read_text())
-    return Run(job, backend, ranks, values, log.read_text(errors="replace"), seconds, problem)
+    return Run(job, backend, ranks, values, log.read_text(errors="replace"), seconds, problem, hosts)
 
 
 def run_logged(command: list[str], environment: dict[str, str], log: Path) -> int:
@@ -89,7 +121,7 @@ def run_logged(command: list[str], environment: dict[str, str], log: Path) -> in
             assert process.stdout is not None
             for line in process.stdout:
                 file.write(line)
-                if line.startswith(PROGRESS):
+                if PROGRESS in line:
                     print(line, end="", flush=True)
             return process.wait()
         except BaseException:
@@ -110,9 +142,10 @@ def main() -> int:
     args = arguments()
     FOLDER.mkdir(parents=True, exist_ok=True)
     runs = [
-        run_job(job, backend, ranks, args.seed, args.quick)
+        run_job(job, backend, ranks, hosts, args)
         for job in args.jobs.split(",")
         for ranks in args.ranks
+        for hosts in sorted({1, args.hosts})
         for backend in args.backends.split(",")
     ]
     text, good = report(runs, args.quick)

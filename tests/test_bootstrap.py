@@ -19,6 +19,7 @@ import pytest
 import torch.distributed as dist
 
 from ringcomm import bootstrap
+from ringcomm.bootstrap.agreement import rank_list
 from ringcomm.discover import host
 from ringcomm.errors import AgreementError, BootstrapError
 
@@ -177,6 +178,42 @@ def test_a_rank_that_came_but_stopped_is_named(open_store: OpenStore) -> None:
     open_store().set("ringcomm/g/card/1", json.dumps({"who": "stopped", "nonce": "1" * 32, "after": ""}))
     with pytest.raises(BootstrapError, match="rank 1 came but did not take the cards"):
         bootstrap.exchange(open_store(), 0, 2, {}, 1.0, "g")
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_second_exchange_names_hosts_and_processes_of_the_first(open_store: OpenStore, absent: int) -> None:
+    """A rank that has come and is gone, by Ctrl-C say, before it told where it listens."""
+    cards = [{"hostname": f"host{r}", "pid": 100 + r} for r in range(3)]
+
+    def body(rank: int) -> list[str]:
+        known = bootstrap.exchange(open_store(), rank, 3, cards[rank], 20.0, "g")
+        if rank == absent:
+            return []
+        with pytest.raises(BootstrapError) as caught:
+            bootstrap.exchange(open_store(), rank, 3, {}, 1.0, "g/wires", known=known)
+        return [str(caught.value)]
+
+    texts = [text for found in on_ranks(list(range(3)), body) for text in found]
+    assert len(texts) == 2
+    for text in texts:
+        assert f"rank {absent} (host host{absent}, pid 10{absent}) did not come" in text, text
+
+
+def test_a_store_that_is_gone_in_a_second_exchange_names_the_process_that_held_it(open_store: OpenStore) -> None:
+    class Broken(Counting):
+        def wait(self, *_: Any) -> None:
+            raise RuntimeError("connection reset")
+
+    broken: Any = Broken(open_store(), Counter())
+    known = [{"hostname": "a", "pid": 7}, {"hostname": "b", "pid": 8}]
+    with pytest.raises(BootstrapError, match=r"has the process of rank 0 \(host a, pid 7\) ended\?"):
+        bootstrap.exchange(broken, 1, 2, {}, 5.0, "g", known=known)
+
+
+def test_many_ranks_are_named_by_their_numbers_alone() -> None:
+    known = [{"hostname": "a", "pid": r} for r in range(20)]
+    assert rank_list(range(10), known) == "ranks 0-9"
+    assert rank_list([2, 1], known) == "rank 1 (host a, pid 1), rank 2 (host a, pid 2)"
 
 
 def test_the_second_try_after_a_failure_works(open_store: OpenStore) -> None:

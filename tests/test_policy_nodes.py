@@ -129,7 +129,7 @@ LEVELLED = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter")
 
 
 @pytest.mark.parametrize("shape", ["2x2", "2x4", "3+1", "4x8", f"{MANY}x2", "[0,2|1,3]"])
-@pytest.mark.parametrize("nbytes", [8, 16 * KIB, 16 * KIB + 1, MIB, 16 * MIB, 1 << 30])
+@pytest.mark.parametrize("nbytes", [8, 64 * KIB, 64 * KIB + 1, MIB, 16 * MIB, 1 << 30])
 def test_the_default_is_hierarchical_where_nodes_have_several_ranks(shape: str, nbytes: int) -> None:
     settings = config.load(None, {})
     for collective in LEVELLED:
@@ -143,10 +143,11 @@ def test_the_default_is_flat_on_one_node_and_with_one_rank_on_each() -> None:
     settings = config.load(None, {})
     for nbytes in (8, MIB, 1 << 30):
         for collective in LEVELLED:
-            assert "hierarchical" not in chosen(settings, collective, nbytes, "[0-3]")
-            one_each = policy.table(settings, 4, (0, 1, 2, 3))
+            assert "hierarchical" not in chosen(settings, collective, nbytes, "[0-2]")
+            one_each = policy.table(settings, 3, (0, 1, 2))
             assert policy.select(one_each, collective, nbytes).schedule in schedules.BUILT_IN
     assert policy.select(policy.table(settings, 2, (0, 1)), "all_reduce", MIB).schedule.endswith("doubling)@2")
+    assert chosen(settings, "all_reduce", 64 * KIB, "[0-3]").endswith("doubling)@4")
 
 
 @pytest.mark.parametrize("shape", ["2x2", "2x4", "3+1", "4x4", f"{MANY}x2"])
@@ -163,8 +164,8 @@ def test_what_the_default_sends_between_nodes_is_what_the_formula_says(shape: st
                 assert sent == count - 1, name
             elif "one_shot)" in name:
                 assert sent == count * (count - 1), name
-            elif count == MANY and "doubling" in name:  # 3 doublings of 8 nodes, then the ninth with each
-                assert sent == 8 * 3 + 8 + 1, name
+            elif "doubling" in name:  # every node doubles; 3 doublings of 8 nodes, then the ninth with each
+                assert sent == {2: 2, 4: 8, MANY: 8 * 3 + 8 + 1}[count], name
             else:
                 assert sent == 2 * (count - 1), name
 

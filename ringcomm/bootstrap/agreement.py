@@ -34,8 +34,14 @@ def check_agreement(cards: Sequence[Card]) -> None:
         )
 
 
-def rank_list(ranks: Iterable[int]) -> str:
-    """'rank 3', 'ranks 0, 2-5'."""
+_MOST_NAMED = 8
+
+
+def rank_list(ranks: Iterable[int], known: Sequence[Card] | None = None) -> str:
+    """'rank 3', 'ranks 0, 2-5'; where their cards are known and they are few 'rank 3 (host a, pid 12)', ..."""
+    ranks = list(ranks)
+    if known is not None and 0 < len(ranks) <= _MOST_NAMED:
+        return ", ".join(f"rank {r} (host {known[r]['hostname']}, pid {known[r]['pid']})" for r in sorted(ranks))
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and runs[-1][-1] == rank - 1:

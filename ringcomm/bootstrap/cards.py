@@ -62,6 +62,7 @@ class _Exchange:
     size: int
     timeout: float
     group: str
+    known: Sequence[Card] | None = None
 
     def __post_init__(self) -> None:
         self.start = time.monotonic()
@@ -117,19 +118,28 @@ class _Exchange:
         return f"group {self.group!r} of {self.size} ranks could not be made within {self.timeout:g} s: {text}"
 
 
-def exchange(store: Store, rank: int, size: int, card: Mapping[str, Any], timeout: float, group: str) -> list[Card]:
+def exchange(
+    store: Store,
+    rank: int,
+    size: int,
+    card: Mapping[str, Any],
+    timeout: float,
+    group: str,
+    known: Sequence[Card] | None = None,
+) -> list[Card]:
     """Gives every rank the cards of all ranks, in rank order, each with a fresh random `nonce` (128 bit, hex).
 
     card: what this rank says of itself, JSON values. timeout: seconds, for the whole call. group: a name that is the
-    same on all ranks and not in use by another exchange in this store at the same time. Raises BootstrapError at the
-    time-out, naming group, seconds and the ranks that did not come, or when the store fails.
+    same on all ranks and not in use by another exchange in this store at the same time. known: the cards of an earlier
+    exchange of these ranks, by which errors name hosts and processes too. Raises BootstrapError at the time-out, naming
+    group, seconds and the ranks that did not come, or when the store fails.
     """
     if not 0 <= rank < size:
         raise ValueError(f"rank is {rank}; allowed are 0 to {size - 1}")
     mine = {**card, "nonce": secrets.token_hex(16)}
     if size == 1:
         return [mine]
-    run = _Exchange(store, rank, size, timeout, group)
+    run = _Exchange(store, rank, size, timeout, group, known)
     try:
         return _lead(run, mine) if rank == 0 else _follow(run, mine)
     except BootstrapError:
@@ -137,7 +147,7 @@ def exchange(store: Store, rank: int, size: int, card: Mapping[str, Any], timeou
     except RuntimeError as error:
         raise BootstrapError(
             f"group {group!r}: the store failed after {timeout - run.left():.1f} s on rank {rank} of {size} "
-            f"(has the process of rank 0 ended?): {error}"
+            f"(has the process of {rank_list([0], known)} ended?): {error}"
         ) from error
 
 
@@ -212,8 +222,8 @@ def _absent(run: _Exchange, blob: dict[str, Any] | None) -> str:
     """Why this rank waited in vain."""
     if blob is not None:
         return f"{_slow(run)} (seen by rank {run.rank})"
-    missing = run.missing()
-    text = f"{rank_list(missing)} did not come" if missing else "rank 0 came but did not gather the cards"
+    missing, rank_0 = run.missing(), rank_list([0], run.known)
+    text = f"{rank_list(missing, run.known)} did not come" if missing else f"{rank_0} came but did not gather the cards"
     return f"{text} (seen by rank {run.rank})"
 
 
@@ -223,7 +233,7 @@ def _lead(run: _Exchange, mine: Card) -> list[Card]:
     if late:
         _put_card(run, mine)
     if late and not any(run.there(names) for _ in run.turns()):
-        _give_up(run, f"{rank_list(run.missing())} did not come", [mine, *_present(run).values()])
+        _give_up(run, f"{rank_list(run.missing(), run.known)} did not come", [mine, *_present(run).values()])
     cards = [mine, *_read_cards(run)]
     first, left_over = _publish(run, cards)
     ids = [first]
@@ -282,7 +292,7 @@ def _slow(run: _Exchange) -> str:
     """Who has not acknowledged: those whose cards are still there."""
     waiting = [r for r in _present(run) if r != run.rank]
     if waiting:
-        return f"{rank_list(waiting)} came but did not take the cards of the group; stopped or gone since?"
+        return f"{rank_list(waiting, run.known)} came but did not take the cards of the group; stopped or gone since?"
     return "all ranks came but did not take the same cards; was one restarted in between? Restart all ranks"
 
 
@@ -290,4 +300,5 @@ def _give_up(run: _Exchange, reason: str, cards: Iterable[Card]) -> NoReturn:
     """Raises BootstrapError, and leaves its text in the store for the ranks whose cards are there."""
     text = run.failure(reason)
     run.store.set(run.key("blob"), json.dumps({"error": text, "nonces": [c["nonce"] for c in cards]}))
+    time.sleep(2 * LONGEST_SLEEP)  # this process most likely holds the store and ends now: the others shall have looked
     raise BootstrapError(text)

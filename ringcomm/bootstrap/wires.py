@@ -65,7 +65,7 @@ def introduced(
     Raises BootstrapError or AgreementError with the same text on all ranks where one cannot be reached by TCP.
     """
     if any("port" not in one for one in cards):
-        found = exchange(card=_opened(extension, settings, store), group=f"{name}/wires")
+        found = exchange(card=_opened(extension, settings, store), group=f"{name}/wires", known=cards)
         cards = [{**one, **more, "nonce": one["nonce"]} for one, more in zip(cards, found, strict=True)]
     wrong = [f"rank {r} ({c['hostname']}): {c['problem']}" for r, c in enumerate(cards) if "problem" in c]
     if wrong:

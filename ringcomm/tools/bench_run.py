@@ -24,7 +24,8 @@ import torch.distributed as dist
 
 import ringcomm
 from ringcomm import config, policy
-from ringcomm.config import COLLECTIVES, declared
+from ringcomm.bootstrap import nodes, process
+from ringcomm.config import COLLECTIVES
 from ringcomm.tools.bench_cases import OPERATIONS, Case, Operation
 
 REGISTERED = "registered"
@@ -86,6 +87,10 @@ class Ranks:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.rank, self.size = plan, dist.get_rank(), dist.get_world_size()
         self.control = dist.group.WORLD
+        machines: list[Any] = [None] * self.size
+        dist.all_gather_object(machines, process.facts()["machine"], self.control)
+        self.settings = config.load()
+        self.places = nodes.places(self.settings, range(self.size), [{"machine": machine} for machine in machines])
         self.setup_ms: dict[str, float] = {}
         self.groups: dict[str, Any] = {}
         for backend in plan.backends:
@@ -194,8 +199,7 @@ def _schedule(ranks: Ranks, op: str, nbytes: int) -> str | None:
     """Which schedule ringcomm runs for one call, if it is measured and the operation has one."""
     if "ringcomm" not in ranks.groups or op not in COLLECTIVES:
         return None
-    settings = config.load()
-    table = policy.table(settings, ranks.size, declared.nodes_of(settings, range(ranks.size)))
+    table = policy.table(ranks.settings, ranks.size, ranks.places)
     return policy.select(table, op, nbytes).schedule
 
 

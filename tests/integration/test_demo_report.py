@@ -19,7 +19,7 @@ LINE = (
 )
 
 
-def run(job: str, backend: str, ranks: int) -> Run:
+def run(job: str, backend: str, ranks: int, hosts: int = 1) -> Run:
     values: dict[str, Any] = {
         "backend": backend,
         "losses": [2.0, 1.0, 0.5],
@@ -30,14 +30,15 @@ def run(job: str, backend: str, ranks: int) -> Run:
         "accuracy": 0.97,
         "held_out_loss": 2.2,
     }
-    return Run(job, backend, ranks, values, "", 2.0, None)
+    return Run(job, backend, ranks, values, "", 2.0, None, hosts)
 
 
-def good_runs() -> list[Run]:
+def good_runs(most_hosts: int = 1) -> list[Run]:
     return [
-        run(job, backend, ranks)
+        run(job, backend, ranks, hosts)
         for job in ("ddp_digits", "fsdp_chars")
         for ranks in (2, 4)
+        for hosts in range(1, most_hosts + 1)
         for backend in ("gloo", "ringcomm")
     ]
 
@@ -83,6 +84,30 @@ def test_each_fault_fails(name: str) -> None:
     text, good = report(runs, quick=False)
     assert not good
     assert "FAILED" in text
+
+
+ON_TWO_HOSTS: dict[str, tuple[str, int, dict[str, Any], str]] = {
+    "one bit of one loss": ("ddp_digits", 2, {"losses": [2.0, 1.0, math.nextafter(0.5, 1)]}, "bit-equal"),
+    "parameters": ("ddp_digits", 2, {"digest": "cd" * 32}, "bit-equal"),
+    "an early loss at 4 ranks": ("ddp_digits", 4, {"losses": [2.0, 1.0001, 0.5]}, "within 1e-5"),
+    "final loss apart": ("fsdp_chars", 2, {"held_out_loss": 2.26}, "within 2 %"),
+}
+
+
+@pytest.mark.parametrize("name", ON_TWO_HOSTS)
+def test_two_hosts_are_compared_with_one_and_with_gloo_on_two(name: str) -> None:
+    assert report(good_runs(2), quick=False)[1]
+    job, ranks, values, check = ON_TWO_HOSTS[name]
+    runs = good_runs(2)
+    (found,) = (r for r in runs if (r.job, r.backend, r.ranks, r.hosts) == (job, "ringcomm", ranks, 2))
+    assert found.values is not None
+    found.values.update(values)
+    text, good = report(runs, quick=False)
+    assert not good
+    failed = [line for line in text.splitlines() if line.startswith("  FAILED") and check in line]
+    assert len(failed) == 2, text
+    start = f"  FAILED  {job}, {ranks} ranks on 2 hosts, ringcomm and "
+    assert failed[0].startswith(start + "gloo: ") and failed[1].startswith(start + "the same on one host: ")
 
 
 def test_no_runs_is_not_success() -> None:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from faulty import LATE, LEFT, NOTICED, all_reduce, destroy_seconds, failure, signal_self, start, wake_later
 from lab_ranks import lab, run_on
 from net_lab import Lab
+from ringcomm.bootstrap import wires
 
 TIMEOUT = 3.0
 STOP = 8.0
@@ -106,6 +107,32 @@ def test_a_cut_cable_is_noticed_on_both_sides(tmp_path: Path, per_host: int) -> 
         other = 1 - rank // per_host
         assert f"(host host{other}" in found.text, found.text
         assert found.at - at[0] < 3.0 + LATE + BUSY and destroyed < LEFT
+
+
+def interrupted_before_it_told_its_port(rank: int, world: int) -> Any:
+    """Ctrl-C on the last rank, in the second exchange of a group that spans hosts."""
+    if rank == world - 1:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        opened = wires._opened
+
+        def interrupted(*arguments: Any) -> Any:
+            signal.raise_signal(signal.SIGINT)
+            return opened(*arguments)
+
+        wires._opened = interrupted  # type: ignore[assignment]
+    # Held here: a group that cannot be made lets go of a store of its own.
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, rank == 0)
+    found = failure(lambda: start(timeout=TIMEOUT, at_init=True, store=store, rank=rank, world_size=world))
+    if rank == 0:
+        time.sleep(BUSY)  # the others read in it why
+    return found, os.getpid()
+
+
+def test_a_rank_interrupted_while_hosts_meet_is_named_with_its_host(two: Lab) -> None:
+    *others, (last_one, pid) = run_on(two, 2, interrupted_before_it_told_its_port)
+    assert last_one.kind == "KeyboardInterrupt"
+    for found, _ in others:
+        assert found.kind == "BootstrapError" and f"rank 3 (host host1, pid {pid}) did not come" in found.text, found
 
 
 def stopped(rank: int, world: int) -> Any:

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from lab_ranks import lab, run_on
 from ringcomm import config, policy, schedules
 from ringcomm.program.traffic import sent_across
+from ringcomm.tools import bench_run
+from ringcomm.tools.bench_cases import Case
 
 MESSAGE, CALLS = 8 << 20, 8
 FLAT = {"policy": {"all_reduce": [{"schedule": "two_shot"}]}}
@@ -69,6 +71,20 @@ def test_what_leaves_the_hosts_is_what_the_programs_send_across(collective: str)
             assert wanted <= bytes_sent <= 1.03 * wanted + 0.03 * MESSAGE * CALLS, (rule.schedule, host, wanted, found)
     whole = sum(per_rank)
     assert whole == {"all_reduce": 2, "flat": 4}.get(collective, 1)
+
+
+def benched(rank: int, world: int) -> str:
+    dist.init_process_group("gloo")
+    case = Case("all_reduce", 4096, "float32", "sum", in_place=True, parts=0)
+    result = bench_run.run(bench_run.Plan([case], ["ringcomm"], iters=1, rounds=1, quiet=True), lambda *_: None)
+    dist.barrier()
+    dist.destroy_process_group()
+    return str(result.rows[0]["schedule"])
+
+
+def test_the_bench_shows_the_schedule_of_the_nodes_that_were_found() -> None:
+    with lab(2) as made:
+        assert run_on(made, 2, benched) == ["hierarchical(one_shot,one_shot)@2x2"] * 4
 
 
 def a_job(rank: int, world: int) -> float:
