@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests" / "native"
-FOLDERS = ["core", "connections", "engine"]
+FOLDERS = ["core", "cuda", "connections", "engine"]
 BASE = "-std=c++20 -Wall -g1 -ffp-contract=off -pthread -fno-omit-frame-pointer -UNDEBUG"
 LIMIT = 300.0  # seconds for one program
 AARCH64_ROOT = "/usr/aarch64-linux-gnu"  # where the cross compiler's packages put the loader and libraries
@@ -66,8 +66,12 @@ SANITIZER_OPTIONS = {
 }
 PLANTED = {"fifo_test": "RINGCOMM_PLANTED_RELAXED_PUBLISH"}
 CAUGHT = "data race"
-ONE_THREAD = ("copy_test", "hmac_test", "program_test", "reduce_test", "verbs_abi_test")
+ONE_THREAD = ("copy_test", "cuda_abi_test", "hmac_test", "program_test", "reduce_test", "verbs_abi_test")
 """Programs that make no thread: ThreadSanitizer has nothing to see in them, and takes minutes not to see it."""
+
+FAKE_CUDA = "libfake_cuda.so"
+"""The fake driver as what it stands for, a library to open: for cuda_driver_test, which looks for it beside itself."""
+FAKE_CUDA_SOURCES = [*sorted(TESTS.glob("fake_cuda*.cpp")), ROOT / "ringcomm_ext" / "cuda" / "driver.cpp"]
 
 
 @dataclass
@@ -122,6 +126,10 @@ def ninja_file(todo: list[Program]) -> str:
         "  deps = gcc",
         "rule link",
         "  command = $compiler $flags $in -pthread -ldl -o $out",
+        "rule shared",
+        f"  command = $compiler {BASE} $flags -I{ROOT}/ringcomm_ext -I{TESTS} -MMD -MF $out.d -fPIC -shared"
+        " -Wl,-Bsymbolic $in -ldl -o $out",
+        "  depfile = $out.d",
     ]
     done: set[Path] = set()
     for program in todo:
@@ -139,6 +147,9 @@ def ninja_file(todo: list[Program]) -> str:
                 done.add(target)
                 lines += [f"build {target}: compile {source}", *variables]
         lines += [f"build {program.binary}: link {' '.join(objects)}", *variables]
+        if program.name == "cuda_driver_test":
+            library = program.folder / FAKE_CUDA
+            lines += [f"build {library}: shared {' '.join(map(str, FAKE_CUDA_SOURCES))}", *variables]
     return "\n".join([*lines, ""])
 
 
