@@ -305,6 +305,7 @@ bool gives_back(const std::string& name) {
 void every_failure() {
   section("each call that fails gives its error and leaves nothing behind");
   const auto prepare = [] {
+    fake_cuda().table.context_set_current(nullptr);  // where setting it back was what failed
     fake_cuda_reset();
     fake_cuda_kernel("add", sizeof(Add), [](const FakeLaunch&) {});
   };

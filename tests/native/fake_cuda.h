@@ -49,6 +49,8 @@ std::vector<std::string> fake_cuda_log();
 // Notes of misuse since the reset, one a line.
 std::string fake_cuda_misuse();
 void fake_cuda_forget_misuse();
+// A process that has ended, though nobody may have waited for it.
+bool fake_cuda_is_dead(int pid);
 
 // What has been made and not been given back.
 struct FakeLive {

@@ -37,14 +37,6 @@ void unmap(char* at, size_t bytes) {
   CHECK(mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == at);
 }
 
-bool alive(int pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(stat, text);
-  const size_t end = text.rfind(')');
-  return end != std::string::npos && text.find(" Z", end) == std::string::npos;
-}
-
 uint64_t new_serial() {
   static std::atomic<uint64_t> next{1};
   return next++ << 32 | static_cast<uint32_t>(getpid());
@@ -113,6 +105,14 @@ bool reachable(cu::DevicePtr address, size_t bytes, const char* what) {
 
 }  // namespace gpu
 
+bool fake_cuda_is_dead(int pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  const size_t end = text.rfind(')');
+  return end == std::string::npos || text.find(" Z", end) != std::string::npos;
+}
+
 using gpu::Kind;
 using gpu::Memory;
 using gpu::state;
@@ -141,7 +141,7 @@ FAKE_CUDA(cuMemFree_v2, (cu::DevicePtr pointer)) {
     const auto found = state().memory.find(pointer);
     if (found != state().memory.end() && found->second.kind == Kind::device)
       for (const auto& pid : found->second.header->pids)
-        if (pid != 0 && gpu::alive(pid)) {
+        if (pid != 0 && !fake_cuda_is_dead(pid)) {
           state().misuse += "cuMemFree_v2: process " + std::to_string(pid) + " still has it open\n";
           return cu::kIllegalState;
         }
