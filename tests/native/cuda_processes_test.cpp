@@ -240,7 +240,7 @@ void freed_too_early() {
           CHECK_EQ(fake_cuda_live().memory, 2);
           fake_cuda_forget_misuse();
           const int peer = line.hear<int>();
-          line.meet();  // the first is closed; the peer ends with the second open
+          line.meet();  // the peer closes the first and ends with the second open
           await("the end of the peer", [&] { return fake_cuda_is_dead(peer); });
           runtime->free(early);
         }
@@ -254,8 +254,8 @@ void freed_too_early() {
         CHECK(first && second);
         line.meet();
         line.say(static_cast<int>(getpid()));
+        line.meet();  // the owner has tried
         first.reset();
-        line.meet();
         _exit(0);
       });
 }
