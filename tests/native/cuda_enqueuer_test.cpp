@@ -24,7 +24,7 @@ void calls_in_a_row() {
   Random random(5);
   for (int ranks = 1; ranks <= 4; ++ranks) {
     EnqueuedGroup group({.ranks = ranks, .slots = ranks == 3 ? 5 : 4, .pair = 256, .fan_out = 256});
-    for (int round = 0; round < 6; ++round) {
+    for (int round = 0; round < 3; ++round) {
       std::vector<Messages> calls;
       for (int k = 0; k < 8; ++k)
         calls.push_back(messages(group, static_cast<Pattern>(random.below(kPatterns)), 1 + random.below(700),
