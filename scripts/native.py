@@ -126,10 +126,6 @@ def ninja_file(todo: list[Program]) -> str:
         "  deps = gcc",
         "rule link",
         "  command = $compiler $flags $in -pthread -ldl -o $out",
-        "rule shared",
-        f"  command = $compiler {BASE} $flags -I{ROOT}/ringcomm_ext -I{TESTS} -MMD -MF $out.d -fPIC -shared"
-        " -Wl,-Bsymbolic $in -ldl -o $out",
-        "  depfile = $out.d",
     ]
     done: set[Path] = set()
     for program in todo:
@@ -148,9 +144,19 @@ def ninja_file(todo: list[Program]) -> str:
                 lines += [f"build {target}: compile {source}", *variables]
         lines += [f"build {program.binary}: link {' '.join(objects)}", *variables]
         if program.name == "cuda_driver_test":
-            library = program.folder / FAKE_CUDA
-            lines += [f"build {library}: shared {' '.join(map(str, FAKE_CUDA_SOURCES))}", *variables]
+            lines += fake_cuda(program, flags)
     return "\n".join([*lines, ""])
+
+
+def fake_cuda(program: Program, flags: str) -> list[str]:
+    """The rules for the fake driver as a library: objects of its own, since a library's are position independent."""
+    lines, objects = [], []
+    compiler = f"  compiler = {MODES[program.mode].cxx}"
+    for source in FAKE_CUDA_SOURCES:
+        objects.append(str(program.folder / "shared" / f"{source.name}.o"))
+        lines += [f"build {objects[-1]}: compile {source}", f"  flags = {flags} -fPIC", compiler]
+    shared = f"  flags = {flags} -shared -Wl,-Bsymbolic"
+    return [*lines, f"build {program.folder / FAKE_CUDA}: link {' '.join(objects)}", shared, compiler]
 
 
 def build(todo: list[Program]) -> bool:

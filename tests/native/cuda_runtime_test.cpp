@@ -46,6 +46,10 @@ void order_in_a_stream() {
   CHECK(memory && pinned && stream);
   CHECK(reinterpret_cast<uintptr_t>(*memory) % 256 == 0);
   for (size_t i = 0; i < kCells * kCell; ++i) CHECK(pinned->host[i] == 0);
+  std::memset(pinned->host, 1, kCells * kCell);
+  CHECK(runtime->copy(pinned->device, *memory, kCells * kCell, *stream, error));
+  CHECK(runtime->drain(*stream, after_ms(30'000), error));
+  for (size_t i = 0; i < kCells * kCell; ++i) CHECK(pinned->host[i] == 0);
   std::vector<int> holds_k(kCells, 0);  // which pattern; 0: zeroes
   for (size_t k = 1; k < kCells; ++k) fill(pinned->host + k * kCell, kCell, 1, k);
   Random random(1);
