@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests" / "native"
-FOLDERS = ["core", "connections", "engine"]
+FOLDERS = ["core", "cuda", "connections", "engine"]
 BASE = "-std=c++20 -Wall -g1 -ffp-contract=off -pthread -fno-omit-frame-pointer -UNDEBUG"
 LIMIT = 300.0  # seconds for one program
 AARCH64_ROOT = "/usr/aarch64-linux-gnu"  # where the cross compiler's packages put the loader and libraries
@@ -66,8 +66,12 @@ SANITIZER_OPTIONS = {
 }
 PLANTED = {"fifo_test": "RINGCOMM_PLANTED_RELAXED_PUBLISH"}
 CAUGHT = "data race"
-ONE_THREAD = ("copy_test", "hmac_test", "program_test", "reduce_test", "verbs_abi_test")
+ONE_THREAD = ("copy_test", "cuda_abi_test", "hmac_test", "program_test", "reduce_test", "verbs_abi_test")
 """Programs that make no thread: ThreadSanitizer has nothing to see in them, and takes minutes not to see it."""
+
+FAKE_CUDA = "libfake_cuda.so"
+"""The fake driver as what it stands for, a library to open: for cuda_driver_test, which looks for it beside itself."""
+FAKE_CUDA_SOURCES = [*sorted(TESTS.glob("fake_cuda*.cpp")), ROOT / "ringcomm_ext" / "cuda" / "driver.cpp"]
 
 
 @dataclass
@@ -139,7 +143,20 @@ def ninja_file(todo: list[Program]) -> str:
                 done.add(target)
                 lines += [f"build {target}: compile {source}", *variables]
         lines += [f"build {program.binary}: link {' '.join(objects)}", *variables]
+        if program.name == "cuda_driver_test":
+            lines += fake_cuda(program, flags)
     return "\n".join([*lines, ""])
+
+
+def fake_cuda(program: Program, flags: str) -> list[str]:
+    """The rules for the fake driver as a library: objects of its own, since a library's are position independent."""
+    lines, objects = [], []
+    compiler = f"  compiler = {MODES[program.mode].cxx}"
+    for source in FAKE_CUDA_SOURCES:
+        objects.append(str(program.folder / "shared" / f"{source.name}.o"))
+        lines += [f"build {objects[-1]}: compile {source}", f"  flags = {flags} -fPIC", compiler]
+    shared = f"  flags = {flags} -shared -Wl,-Bsymbolic"
+    return [*lines, f"build {program.folder / FAKE_CUDA}: link {' '.join(objects)}", shared, compiler]
 
 
 def build(todo: list[Program]) -> bool:

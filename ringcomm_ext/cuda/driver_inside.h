@@ -1,0 +1,42 @@
+// The inside of driver_runtime.h, for its two sources.
+#pragma once
+
+#include <string>
+
+#include "cuda/driver_runtime.h"
+
+namespace ringcomm::cuda {
+
+inline cu::DevicePtr address(const void* p) { return reinterpret_cast<cu::DevicePtr>(p); }
+inline char* pointer(cu::DevicePtr p) { return reinterpret_cast<char*>(p); }
+
+inline bool refuse(Cause cause, const std::string& text, Error& error) {
+  error = {};
+  error.cause = cause;
+  std::snprintf(error.text, sizeof error.text, "%s", text.c_str());
+  return false;
+}
+
+// "GPU-" and the bytes as nvidia-smi groups them.
+std::string text_of(const cu::Uuid& uuid);
+
+// The context is this thread's while it lives. Getting it is a look at a thread's own variable; setting happens in threads that had another one.
+class DriverRuntime::Current {
+ public:
+  Current(const DriverRuntime& runtime, Error& error) : runtime_(runtime) {
+    good_ = runtime.good(runtime.t_.context_get_current(&before_), "cuCtxGetCurrent", error);
+    if (!good_ || before_ == runtime.context_) return;
+    good_ = changed_ = runtime.good(runtime.t_.context_set_current(runtime.context_), "cuCtxSetCurrent", error);
+  }
+  ~Current() {
+    if (changed_) runtime_.released(runtime_.t_.context_set_current(before_), "cuCtxSetCurrent");
+  }
+  explicit operator bool() const { return good_; }
+
+ private:
+  const DriverRuntime& runtime_;
+  cu::Context* before_ = nullptr;
+  bool good_ = false, changed_ = false;
+};
+
+}  // namespace ringcomm::cuda
