@@ -18,39 +18,47 @@ struct IsFloat {
 RINGCOMM_DEVICE float canonical(float v) { return v == v ? v : bits_as<float>(0x7fc00000u); }
 RINGCOMM_DEVICE double canonical(double v) { return v == v ? v : bits_as<double>(uint64_t{0x7ff8} << 48); }
 
-template <class T>
+template <class T, int kLanes>
 struct Lanes {
-  T v[kCell / sizeof(T)];
+  T v[kLanes];
 };
+
+// Four lanes at most: with 16 bytes of 1-byte elements a kernel's accumulators left the registers, and one of them took ptxas a minute.
+template <class T>
+inline constexpr int kLanesOf = sizeof(T) < 8 ? 4 : 2;
 
 // U is unsigned, float or double. Operations on signed integers choose by themselves (operations.h).
 template <class U>
 struct PlainFormat {
   using Lane = U;
-  static constexpr int kLanes = kCell / sizeof(U);
+  static constexpr int kLanes = kLanesOf<U>;
+  using Cells = Cell<kLanes * sizeof(U)>;
   static constexpr bool kScales = IsFloat<U>::value, kArithmetic = true, kBitwise = !IsFloat<U>::value;
-  static RINGCOMM_DEVICE void read(const Cell& cell, U (&lane)[kLanes], Variant) {
-    const Lanes<U> all = bits_as<Lanes<U>>(cell);
-    RINGCOMM_UNROLL for (int i = 0; i < kLanes; ++i) lane[i] = all.v[i];
+  static RINGCOMM_DEVICE void read(const Cells& cell, U (&lane)[kLanes], Variant) {
+    const Lanes<U, kLanes> all = bits_as<Lanes<U, kLanes>>(cell);
+    RINGCOMM_UNROLL
+    for (int i = 0; i < kLanes; ++i) lane[i] = all.v[i];
   }
-  static RINGCOMM_DEVICE Cell write(const U (&lane)[kLanes], Variant) {
-    Lanes<U> all;
-    RINGCOMM_UNROLL for (int i = 0; i < kLanes; ++i) {
+  static RINGCOMM_DEVICE Cells write(const U (&lane)[kLanes], Variant) {
+    Lanes<U, kLanes> all;
+    RINGCOMM_UNROLL
+    for (int i = 0; i < kLanes; ++i) {
       if constexpr (IsFloat<U>::value)
         all.v[i] = canonical(lane[i]);
       else
         all.v[i] = lane[i];
     }
-    return bits_as<Cell>(all);
+    return bits_as<Cells>(all);
   }
 };
 
 // Its sum, product, min and max are bitwise operations on 0 and 1: kernels.h names them so.
 struct BooleanFormat : PlainFormat<uint8_t> {
   static constexpr bool kArithmetic = false;
-  static RINGCOMM_DEVICE void read(const Cell& cell, uint8_t (&lane)[kLanes], Variant variant) {
+  static RINGCOMM_DEVICE void read(const Cells& cell, uint8_t (&lane)[kLanes], Variant variant) {
     PlainFormat<uint8_t>::read(cell, lane, variant);
-    RINGCOMM_UNROLL for (int i = 0; i < kLanes; ++i) lane[i] = lane[i] != 0;
+    RINGCOMM_UNROLL
+    for (int i = 0; i < kLanes; ++i) lane[i] = lane[i] != 0;
   }
 };
 
@@ -58,16 +66,19 @@ struct BooleanFormat : PlainFormat<uint8_t> {
 template <class Bits, class Codec>
 struct NarrowFormat {
   using Lane = float;
-  static constexpr int kLanes = kCell / sizeof(Bits);
+  static constexpr int kLanes = kLanesOf<Bits>;
+  using Cells = Cell<kLanes * sizeof(Bits)>;
   static constexpr bool kScales = true, kArithmetic = true, kBitwise = false;
-  static RINGCOMM_DEVICE void read(const Cell& cell, float (&lane)[kLanes], Variant variant) {
-    const Lanes<Bits> all = bits_as<Lanes<Bits>>(cell);
-    RINGCOMM_UNROLL for (int i = 0; i < kLanes; ++i) lane[i] = Codec::widen(all.v[i], variant);
+  static RINGCOMM_DEVICE void read(const Cells& cell, float (&lane)[kLanes], Variant variant) {
+    const Lanes<Bits, kLanes> all = bits_as<Lanes<Bits, kLanes>>(cell);
+    RINGCOMM_UNROLL
+    for (int i = 0; i < kLanes; ++i) lane[i] = Codec::widen(all.v[i], variant);
   }
-  static RINGCOMM_DEVICE Cell write(const float (&lane)[kLanes], Variant variant) {
-    Lanes<Bits> all;
-    RINGCOMM_UNROLL for (int i = 0; i < kLanes; ++i) all.v[i] = static_cast<Bits>(Codec::narrow(lane[i], variant));
-    return bits_as<Cell>(all);
+  static RINGCOMM_DEVICE Cells write(const float (&lane)[kLanes], Variant variant) {
+    Lanes<Bits, kLanes> all;
+    RINGCOMM_UNROLL
+    for (int i = 0; i < kLanes; ++i) all.v[i] = static_cast<Bits>(Codec::narrow(lane[i], variant));
+    return bits_as<Cells>(all);
   }
 };
 

@@ -44,13 +44,16 @@ class KernelInterpreter {
     if (ctx_.tid == 0) st_relaxed_sys(&shared_.failed, 0);
     ctx_.sync_any(false);
     const uint64_t turns = call_.loops == 0 ? 0 : call_.loops + static_cast<uint64_t>(table_.header().max_lag);
-    for (uint64_t turn = 0; turn < turns; ++turn)
-      for (step_ = 0; step_ < table_.header().nsteps; ++step_)
-        if (!run_step(table_.step(step_), turn)) return;
+    RINGCOMM_NO_UNROLL
+    for (uint64_t turn = 0; turn < turns; ++turn) RINGCOMM_NO_UNROLL
+    for (step_ = 0; step_ < table_.header().nsteps; ++step_)
+      if (!run_step(table_.step(step_), turn)) return;
     if ((table_.header().flags & kFlagDrain) && turns > 0) wait_for_readers();
   }
 
  private:
+  using Cells = typename Format::Cells;
+
   // What a step acts on in this turn, as this block sees it.
   struct Piece {
     uint64_t at;     // byte of the chunk where the block's stripe begins
@@ -116,6 +119,7 @@ class KernelInterpreter {
   }
   template <class Arrived>
   RINGCOMM_DEVICE bool wait(int32_t peer, bool to_send, const Arrived& arrived) {
+    RINGCOMM_NO_UNROLL
     for (uint32_t spins = 0; !arrived();) {
       if (++spins % kSpinsPerLook == 0 && gives_up(peer, to_send)) return false;
       ctx_.pause();
@@ -142,6 +146,7 @@ class KernelInterpreter {
 
   RINGCOMM_DEVICE bool wait_sources(const PackedStep& s, const Piece& p) {
     Share share(ctx_.tid, ctx_.nthr);
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < s.nsources; ++k)
       if (share.mine() && !source_ready(table_.source(s, k), k, p)) return false;
     return true;
@@ -172,9 +177,11 @@ class KernelInterpreter {
       if (share.mine()) shared_.target[0] = chunk(s.dst).data + p.at, shared_.target_flag[0] = 0;
       targets = 1;
     }
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < s.nsenders; ++k) {
       const SenderEnd& to = call_.senders[index_of(table_.sender(s, k))];
       const uint32_t position = to.positions[ctx_.blk];
+      RINGCOMM_NO_UNROLL
       for (int r = 0; r < to.readers; ++r) {
         if (!share.mine() || !good) continue;
         good = has_room(call_.readers[to.first_reader + r], position);
@@ -194,9 +201,11 @@ class KernelInterpreter {
   // At the end of a program that says so: until every reader has taken everything.
   RINGCOMM_DEVICE void wait_for_readers() {
     Share share(ctx_.tid, ctx_.nthr);
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < table_.header().nsenders; ++k) {
       const SenderEnd& to = call_.senders[k];
       const uint32_t position = to.positions[ctx_.blk];
+      RINGCOMM_NO_UNROLL
       for (int r = 0; r < to.readers; ++r) {
         const ReaderEnd& reader = call_.readers[to.first_reader + r];
         const uint32_t* credit = &reader.credits[ctx_.blk].position;
@@ -227,9 +236,11 @@ class KernelInterpreter {
   // The tag's word of each low latency slot: written for own messages, awaited for others'.
   RINGCOMM_DEVICE bool exchange_tags(const PackedStep& s, const Piece& p, int targets) {
     Share share(ctx_.tid, ctx_.nthr);
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < targets; ++k)
       if (share.mine() && shared_.target_flag[k] != 0)
         st_relaxed_sys(reinterpret_cast<uint64_t*>(shared_.target[k]), flagged(p.tag, shared_.target_flag[k]));
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < s.nsources; ++k) {
       if (!share.mine() || shared_.source_flag[k] == 0) continue;
       const int32_t peer = call_.receivers[index_of(table_.source(s, k))].peer;
@@ -244,18 +255,22 @@ class KernelInterpreter {
     return true;
   }
 
-  RINGCOMM_DEVICE bool load(int k, uint32_t at, uint32_t bytes, Cell& cell) {
+  template <uint32_t kBytes>
+  RINGCOMM_DEVICE bool load(int k, uint32_t at, uint32_t bytes, Cell<kBytes>& cell) {
     if (shared_.source_flag[k] != 0) return load_flagged(k, at, bytes, cell);
-    cell = load_cell(shared_.source[k] + at, bytes);
+    cell = load_cell<kBytes>(shared_.source[k] + at, bytes);
     return true;
   }
-  RINGCOMM_DEVICE_CALL bool load_flagged(int k, uint32_t at, uint32_t bytes, Cell& cell) {
+  template <uint32_t kBytes>
+  RINGCOMM_DEVICE_CALL bool load_flagged(int k, uint32_t at, uint32_t bytes, Cell<kBytes>& cell) {
     const uint32_t flag = shared_.source_flag[k];
     const char* stripe = shared_.source[k];
     cell = {};
     return wait(-1, false, [&] { return look_flagged(stripe, at, bytes, flag, cell); });
   }
-  RINGCOMM_DEVICE void store(int targets, uint32_t at, uint32_t bytes, const Cell& cell) {
+  template <uint32_t kBytes>
+  RINGCOMM_DEVICE void store(int targets, uint32_t at, uint32_t bytes, const Cell<kBytes>& cell) {
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < targets; ++k) {
       const uint32_t flag = shared_.target_flag[k];
       if (flag != 0)
@@ -267,18 +282,23 @@ class KernelInterpreter {
 
   RINGCOMM_DEVICE bool move(int targets, const Piece& p) {
     if (targets == 1 && shared_.target[0] == shared_.source[0]) return true;  // in place: nothing to do
+    constexpr uint32_t kCell = 16;
     constexpr uint32_t kInFlight = 4;  // loads of a thread before its first store: hides their latency
     const uint32_t stride = ctx_.nthr * kCell;
     uint32_t at = ctx_.tid * kCell;
+    RINGCOMM_NO_UNROLL
     for (; at + (kInFlight - 1) * stride + kCell <= p.bytes; at += kInFlight * stride) {
-      Cell cell[kInFlight];
-      RINGCOMM_UNROLL for (uint32_t i = 0; i < kInFlight;
-                           ++i) if (!load(0, at + i * stride, kCell, cell[i])) return false;
-      RINGCOMM_UNROLL for (uint32_t i = 0; i < kInFlight; ++i) store(targets, at + i * stride, kCell, cell[i]);
+      Cell<kCell> cell[kInFlight];
+      RINGCOMM_UNROLL
+      for (uint32_t i = 0; i < kInFlight; ++i)
+        if (!load(0, at + i * stride, kCell, cell[i])) return false;
+      RINGCOMM_UNROLL
+      for (uint32_t i = 0; i < kInFlight; ++i) store(targets, at + i * stride, kCell, cell[i]);
     }
+    RINGCOMM_NO_UNROLL
     for (; at < p.bytes; at += stride) {
       const uint32_t bytes = p.bytes - at < kCell ? p.bytes - at : kCell;
-      Cell cell;
+      Cell<kCell> cell;
       if (!load(0, at, bytes, cell)) return false;
       store(targets, at, bytes, cell);
     }
@@ -315,29 +335,35 @@ class KernelInterpreter {
     return true;  // kernels.h gives no kernel for it
   }
 
+  // Rounded, as if the caller had multiplied.
+  RINGCOMM_DEVICE_CALL Cells scaled(const Cells cell) {
+    typename Format::Lane lane[Format::kLanes];
+    Format::read(cell, lane, call_.variant);
+    RINGCOMM_UNROLL
+    for (int i = 0; i < Format::kLanes; ++i) lane[i] *= static_cast<typename Format::Lane>(call_.factor);
+    return Format::write(lane, call_.variant);
+  }
+
   template <class Op>
   RINGCOMM_DEVICE bool combine_by(int sources, int targets, const Piece& p, uint32_t divisor) {
-    using Lane = typename Format::Lane;
+    constexpr uint32_t kCell = sizeof(Cells);
     const uint32_t stride = ctx_.nthr * kCell;
+    RINGCOMM_NO_UNROLL
     for (uint32_t at = ctx_.tid * kCell; at < p.bytes; at += stride) {
       const uint32_t bytes = p.bytes - at < kCell ? p.bytes - at : kCell;
       const auto read = [&](int k, Accumulator<Format>& a) {
-        Cell cell;
+        Cells cell;
         if (!load(k, at, bytes, cell)) return false;
+        if constexpr (Format::kScales)
+          if (shared_.source_scaled[k]) cell = scaled(cell);
         Format::read(cell, a.lane, call_.variant);
-        if constexpr (Format::kScales) {
-          if (shared_.source_scaled[k]) {  // rounded, as if the caller had multiplied
-            RINGCOMM_UNROLL for (int i = 0; i < Format::kLanes; ++i) a.lane[i] *= static_cast<Lane>(call_.factor);
-            Format::read(Format::write(a.lane, call_.variant), a.lane, call_.variant);
-          }
-        }
         return true;
       };
       Accumulator<Format> all;
       if (!tree<Op, Format>(sources, read, call_.variant, all)) return false;
       if (divisor != 0) {
-        RINGCOMM_UNROLL for (int i = 0; i < Format::kLanes; ++i) all.lane[i] =
-            divided(all.lane[i], divisor, call_.variant);
+        RINGCOMM_UNROLL
+        for (int i = 0; i < Format::kLanes; ++i) all.lane[i] = divided(all.lane[i], divisor, call_.variant);
       }
       store(targets, at, bytes, Format::write(all.lane, call_.variant));
     }
@@ -346,10 +372,12 @@ class KernelInterpreter {
 
   RINGCOMM_DEVICE void move_on(const PackedStep& s) {
     Share share(ctx_.tid, ctx_.nthr);
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < s.nsources; ++k) {
       const int32_t ref = table_.source(s, k);
       if (kind_of(ref) == RefKind::receiver && share.mine()) ++call_.receivers[index_of(ref)].positions[ctx_.blk];
     }
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < s.nsenders; ++k)
       if (share.mine()) ++call_.senders[index_of(table_.sender(s, k))].positions[ctx_.blk];
   }
@@ -358,9 +386,11 @@ class KernelInterpreter {
 
   RINGCOMM_DEVICE void signal(const PackedStep& s, const Piece& p) {
     Share share(ctx_.tid, ctx_.nthr);
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < s.nsenders && !low_latency(); ++k) {
       const SenderEnd& to = call_.senders[index_of(table_.sender(s, k))];
       const uint32_t position = to.positions[ctx_.blk];
+      RINGCOMM_NO_UNROLL
       for (int r = 0; r < to.readers; ++r) {
         if (!share.mine()) continue;
         HeadLine& head = call_.readers[to.first_reader + r].heads[ctx_.blk];
@@ -368,6 +398,7 @@ class KernelInterpreter {
         st_release_sys(&head.position, position);
       }
     }
+    RINGCOMM_NO_UNROLL
     for (int k = 0; k < s.nsources; ++k) {
       const int32_t ref = table_.source(s, k);
       if (kind_of(ref) != RefKind::receiver || !share.mine()) continue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda/formats.h"
+#include "cuda/kernel_call.h"
 
 namespace ringcomm::cuda {
 
@@ -107,8 +108,8 @@ struct Accumulator {
 
 template <class Op, class Format>
 RINGCOMM_DEVICE void join(Accumulator<Format>& left, const Accumulator<Format>& right, Variant variant) {
-  RINGCOMM_UNROLL for (int i = 0; i < Format::kLanes; ++i) left.lane[i] =
-      Op::apply(left.lane[i], right.lane[i], variant);
+  RINGCOMM_UNROLL
+  for (int i = 0; i < Format::kLanes; ++i) left.lane[i] = Op::apply(left.lane[i], right.lane[i], variant);
 }
 
 template <class Op, class Format>

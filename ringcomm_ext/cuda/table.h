@@ -34,7 +34,7 @@ RINGCOMM_DEVICE DeviceChunk chunk_of(const DeviceChunks& chunks, int32_t i, uint
   return {chunks.data + at * element, chunks.count - at < chunks.part ? chunks.count - at : chunks.part};
 }
 
-// How many of a piece's bytes each block has: whole cells, the last blocks fewer or none.
+// How many of a piece's bytes each block has: whole 16 bytes, the last blocks fewer or none.
 RINGCOMM_DEVICE uint32_t stripe_of(uint32_t bytes, uint32_t blocks) {
   const uint32_t cells = (bytes + 15) / 16;
   return (cells + blocks - 1) / blocks * 16;
