@@ -1,7 +1,7 @@
 """Builds ringcomm._C against the torch that is importable now; everything static is in pyproject.toml.
 
-The build also writes ringcomm/_build_info.py, by which ringcomm/_load.py tells at run time whether this is that torch, and, where there
-is an nvcc, ringcomm/kernels.fatbin (scripts/fatbin.py).
+The build also writes ringcomm/_build_info.py, by which ringcomm/_load.py tells at run time whether this is that torch,
+and, where there is an nvcc, ringcomm/kernels.fatbin (scripts/fatbin.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
@@ -27,7 +27,7 @@ FLAGS = ["-O3", "-std=c++20", "-Wall", "-ffp-contract=off", "-fvisibility=hidden
 FLAGS += ["-g0", *os.environ.get("RINGCOMM_CXXFLAGS", "").split()]
 
 
-def refuse(sentence: str) -> None:
+def refuse(sentence: str) -> NoReturn:
     raise SystemExit(f"\nringcomm: {sentence}\n")
 
 
@@ -99,7 +99,10 @@ def build_extension_class(torch: Any) -> Any:
 
         def run(self) -> None:
             super().run()
-            kernels = fatbin.build(ROOT / "build")
+            try:
+                kernels = fatbin.build(ROOT / "build")
+            except fatbin.WrongTargets as error:
+                refuse(f"{error}.")
             if kernels.missing:
                 print(f"ringcomm: no CUDA kernels: {kernels.missing}")
             text = build_info(torch, self.distribution.get_version(), kernels)

@@ -1,8 +1,9 @@
-"""Builds ringcomm/kernels.fatbin, the device code of ringcomm_ext/cuda, where there is an nvcc; says why not where there is none.
+"""Builds ringcomm/kernels.fatbin, the device code of ringcomm_ext/cuda, where there is an nvcc; else says why not.
 
-No CUDA header and no CUDA library takes part in the rest of the build, and torch's own idea of where CUDA is is not asked: nvcc is $CUDA_HOME/bin/nvcc,
-$CUDA_PATH/bin/nvcc or the one on PATH. RINGCOMM_CUDA_TARGETS chooses for what it compiles: some of sm_80, sm_90, sm_100 (and others that
-nvcc knows) and ptx, or none. Results are kept in build/, by a digest of all that goes in.
+No CUDA header and no CUDA library takes part in the rest of the build, and torch's idea of where CUDA is is not asked
+for: nvcc is $CUDA_HOME/bin/nvcc, $CUDA_PATH/bin/nvcc or the one on PATH. RINGCOMM_CUDA_TARGETS chooses what it compiles
+for: some of sm_80, sm_90, sm_100 (and others that nvcc knows) and ptx, or none. Results are kept in build/, by a digest
+of all that goes in.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class NoKernels(Exception):
     """No kernels can be built; the message is the sentence that says why, without paths."""
 
 
+class WrongTargets(ValueError):
+    """RINGCOMM_CUDA_TARGETS names what cannot be; the message says what can."""
+
+
 @dataclass(frozen=True)
 class Kernels:
     """What a build came to: the file and what is in it, or why there is none."""
@@ -49,7 +54,7 @@ def find_nvcc() -> str:
 
 
 def wanted_targets(nvcc: str) -> list[str]:
-    """From the environment, else the default ones that this nvcc knows. Raises NoKernels."""
+    """From the environment, else the default ones that this nvcc knows. Raises NoKernels for none, WrongTargets."""
     text = os.environ.get(VARIABLE, "")
     if text.strip() == "none":
         raise NoKernels(f"{VARIABLE}=none when ringcomm was built")
@@ -59,14 +64,14 @@ def wanted_targets(nvcc: str) -> list[str]:
     targets = [word for word in text.replace(",", " ").split() if word]
     for target in targets:
         if target not in known:
-            raise NoKernels(f"{VARIABLE} names {target!r}; this nvcc knows {', '.join(sorted(known))}, or none")
+            raise WrongTargets(f"{VARIABLE} names {target!r}; this nvcc knows {', '.join(sorted(known))}, or none")
     if targets == ["ptx"]:
-        raise NoKernels(f"{VARIABLE}=ptx alone does not say for which; name an sm_ target beside it")
+        raise WrongTargets(f"{VARIABLE}=ptx alone does not say for which; name an sm_ target beside it")
     return targets
 
 
 def build(folder: Path) -> Kernels:
-    """Compiles into `folder`, or takes what is there already. Never raises for want of a compiler or by its errors."""
+    """Compiles into `folder`, or takes what is there. Raises WrongTargets; a missing or failing nvcc is a result."""
     try:
         nvcc = find_nvcc()
         targets = wanted_targets(nvcc)

@@ -111,7 +111,7 @@ struct Float16Codec {
 };
 
 // The four 8-bit floats that have a sign. The host only moves them; sums are ours to define: widened, combined in float32, rounded once per step to nearest even, as torch
-// converts: e4m3fn and the fnuz types overflow to NaN, e5m2 to infinity. Runtime, not templates: one kernel for four types.
+// converts: e4m3fn and the fnuz types overflow to NaN, e5m2 to infinity. Runtime, not templates: one kernel for four types, and calls, which keep it small.
 enum class Float8 : Variant { e4m3fn = 0, e5m2 = 1, e4m3fnuz = 2, e5m2fnuz = 3 };
 
 struct Float8Codec {
@@ -122,7 +122,7 @@ struct Float8Codec {
     return v == static_cast<Variant>(Float8::e4m3fn) ? 0x7e : v == static_cast<Variant>(Float8::e5m2) ? 0x7b : 0x7f;
   }
 
-  static RINGCOMM_DEVICE float widen(uint8_t b, Variant v) {
+  static RINGCOMM_DEVICE_CALL float widen(uint8_t b, Variant v) {
     const uint32_t m = mantissa(v), magnitude = b & 0x7fu, sign = static_cast<uint32_t>(b & 0x80u) << 24;
     if (one_zero(v) ? b == 0x80 : magnitude > largest(v)) {
       const bool infinite = v == static_cast<Variant>(Float8::e5m2) && magnitude == 0x7c;
@@ -134,7 +134,7 @@ struct Float8Codec {
     return bits_as<float>((magnitude >> m == 0 ? tiny : normal) | sign);
   }
 
-  static RINGCOMM_DEVICE uint32_t narrow(float f, Variant v) {
+  static RINGCOMM_DEVICE_CALL uint32_t narrow(float f, Variant v) {
     const uint32_t m = mantissa(v), u = bits_as<uint32_t>(f), a = u & 0x7fffffffu, sign = (u >> 24) & 0x80u;
     const uint32_t nan = one_zero(v) ? 0x80 : 0x7f;
     if (a > 0x7f800000u) return nan;

@@ -114,7 +114,7 @@ class KernelInterpreter {
     Failure& f = call_.failures[ctx_.blk];
     st_relaxed_sys(&f.tag, tag);
     st_relaxed_sys(&f.word, static_cast<uint64_t>(step_) << kFailureStep |
-                                static_cast<uint64_t>(peer & kFailurePeerMask) << kFailurePeer |
+                                (static_cast<uint64_t>(peer) & kFailurePeerMask) << kFailurePeer |
                                 static_cast<uint64_t>(to_send) << kFailureToSend | static_cast<uint64_t>(cause));
   }
   template <class Arrived>
@@ -162,7 +162,7 @@ class KernelInterpreter {
     const uint32_t position = from.positions[ctx_.blk];
     shared_.source[k] = from.slots + stripe_at(position);
     if (low_latency()) {  // waits where it reads
-      shared_.source_flag[k] = low_latency_flag(position);
+      shared_.source_flag[k] = low_latency_flag(position), shared_.source_peer[k] = from.peer;
       return true;
     }
     const HeadLine& head = from.heads[ctx_.blk];
@@ -243,7 +243,7 @@ class KernelInterpreter {
     RINGCOMM_NO_UNROLL
     for (int k = 0; k < s.nsources; ++k) {
       if (!share.mine() || shared_.source_flag[k] == 0) continue;
-      const int32_t peer = call_.receivers[index_of(table_.source(s, k))].peer;
+      const int32_t peer = shared_.source_peer[k];
       const uint64_t* at = reinterpret_cast<const uint64_t*>(shared_.source[k]);
       uint64_t word = 0;
       const auto arrived = [&] {
@@ -266,7 +266,7 @@ class KernelInterpreter {
     const uint32_t flag = shared_.source_flag[k];
     const char* stripe = shared_.source[k];
     cell = {};
-    return wait(-1, false, [&] { return look_flagged(stripe, at, bytes, flag, cell); });
+    return wait(shared_.source_peer[k], false, [&] { return look_flagged(stripe, at, bytes, flag, cell); });
   }
   template <uint32_t kBytes>
   RINGCOMM_DEVICE void store(int targets, uint32_t at, uint32_t bytes, const Cell<kBytes>& cell) {

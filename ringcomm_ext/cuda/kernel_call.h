@@ -74,7 +74,7 @@ struct Failure {
 enum class FailureCause : uint32_t { none = 0, aborted = 1, timeout = 2, foreign_tag = 3 };
 // step << 32 | peer << 8 | to_send << 7 | cause
 inline constexpr int kFailureStep = 32, kFailurePeer = 8, kFailureToSend = 7;
-inline constexpr int32_t kFailurePeerMask = 0xffffff;  // all ones: not known (amid a low latency slot)
+inline constexpr uint64_t kFailurePeerMask = 0xffffff;
 
 inline constexpr uint32_t kCallLowLatency = 1;
 inline constexpr uint32_t kCallSizedTags = 2;  // as Run::sized_tags of core/interpreter.h
@@ -109,6 +109,7 @@ static_assert(sizeof(KernelCall) == 176);  // tests/cuda/test_fatbin.py compares
 struct BlockShared {
   const char* source[kMaxSources];
   uint32_t source_flag[kMaxSources];  // 0: plain memory, else what each word of a low latency slot must carry
+  int32_t source_peer[kMaxSources];   // whom a low latency slot is awaited from
   uint8_t source_scaled[kMaxSources];
   char* target[kMaxTargets];
   uint32_t target_flag[kMaxTargets];

@@ -1,4 +1,4 @@
-"""The device code compiles where there is an nvcc, its PTX is what docs/cuda.md argues from, and a build without nvcc says so.
+"""The device code compiles where there is an nvcc, its PTX is as docs/cuda.md says; a build without nvcc says so.
 
 None of this runs a kernel: it needs no GPU, and proves nothing about one.
 """
@@ -11,8 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fatbin
 import pytest
+
+import fatbin
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ("bytes", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "boolean", "float8")
@@ -69,14 +70,16 @@ def test_the_parameter_has_the_size_that_the_host_gives_it(ptx: str, tmp_path: P
     source = tmp_path / "size.cpp"
     source.write_text(
         '#include <cstdio>\n#include "cuda/kernel_call.h"\n'
-        'int main() { std::printf("%zu %zu", sizeof(ringcomm::cuda::KernelCall), alignof(ringcomm::cuda::KernelCall)); }\n'
+        "using ringcomm::cuda::KernelCall;\n"
+        'int main() { std::printf("%zu %zu", sizeof(KernelCall), alignof(KernelCall)); }\n'
     )
     binary = tmp_path / "size"
     command = ["c++", "-std=c++20", f"-I{ROOT / 'ringcomm_ext'}", str(source), "-o", str(binary)]
     subprocess.run(command, check=True, timeout=120)
     size, alignment = subprocess.run([binary], check=True, capture_output=True, text=True).stdout.split()
     for name, text in entries(ptx).items():
-        assert re.findall(r"\.param \.align (\d+) \.b8 ringcomm_\w+_param_0\[(\d+)\]", text) == [(alignment, size)], name
+        found = re.findall(r"\.param \.align (\d+) \.b8 ringcomm_\w+_param_0\[(\d+)\]", text)
+        assert found == [(alignment, size)], name
 
 
 def test_the_build_says_what_it_has_or_why_not() -> None:
@@ -128,16 +131,22 @@ def test_targets_are_the_environments_or_what_this_nvcc_knows(monkeypatch: pytes
     assert kernels.file is not None and "compute_80" not in kernels.file.read_text()
 
 
+def test_none_is_a_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_HOME", str(fake_nvcc(tmp_path)))
+    monkeypatch.setenv(fatbin.VARIABLE, "none")
+    kernels = fatbin.build(tmp_path / "build")
+    assert (kernels.file, kernels.missing) == (None, "RINGCOMM_CUDA_TARGETS=none when ringcomm was built")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("none", "RINGCOMM_CUDA_TARGETS=none"), ("sm_12", "names 'sm_12'; this nvcc knows"), ("ptx", "name an sm_ target")],
+    [("sm_12", "names 'sm_12'; this nvcc knows ptx, sm_80, sm_90, or none"), ("ptx", "name an sm_ target beside it")],
 )
 def test_other_targets_are_refused(text: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_HOME", str(fake_nvcc(tmp_path)))
     monkeypatch.setenv(fatbin.VARIABLE, text)
-    kernels = fatbin.build(tmp_path / "build")
-    assert kernels.file is None
-    assert said in kernels.missing
+    with pytest.raises(fatbin.WrongTargets, match=said):
+        fatbin.build(tmp_path / "build")
 
 
 def test_an_error_of_nvcc_is_no_error_of_the_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ struct Float8Model {
   // To nearest, ties to the even code; the code above the largest counts as a number for the comparison only.
   int encode(double value) const {
     if (std::isnan(value)) return nan;
-    const double size = std::fabs(value);
+    const double above = finite((largest + 1) >> mantissa, (largest + 1) & ((1 << mantissa) - 1));
+    const double size = std::min(std::fabs(value), above);  // farther away all distances look alike
     int best = 0;
     double distance = size;
     for (int code = 1; code <= largest + 1; ++code) {

@@ -17,7 +17,7 @@ inline Packed own_sources(int sources) {
 inline std::vector<char> reduce_once(const cuda::KernelChoice& choice, std::vector<std::vector<char>>& sources,
                                      size_t count, size_t misaligned) {
   const int n = static_cast<int>(sources.size());
-  KernelGroup group({n, 1, 4, 4096, 0}, 3);
+  KernelGroup group({n, 1, 4, 16, 0}, 3);  // no slot is used
   const auto loaded = group.load(own_sources(n));
   std::vector<char> result(count * choice.element + misaligned + 16);
   std::vector<cuda::DeviceChunk> ins, outs = {{result.data() + misaligned, count}};

@@ -1,0 +1,31 @@
+// Runs the plans of a file by the kernel interpreter on threads and compares with the host's (test_kernel_plans.py makes the file). The file, int32: for each plan the number
+// of ranks, and for each rank the number of words and the packed program.
+#include <fstream>
+#include <iterator>
+
+#include "kernel_tasks.h"
+
+using namespace ringcomm::test;
+
+int main(int argc, char** argv) {
+  CHECK_EQ(argc, 2);
+  std::ifstream file(argv[1], std::ios::binary);
+  CHECK(file.good());
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  std::vector<int32_t> words(bytes.size() / sizeof(int32_t));
+  std::memcpy(words.data(), bytes.data(), words.size() * sizeof(int32_t));
+  int plans = 0;
+  for (size_t at = 0; at < words.size(); ++plans) {
+    Plan plan(static_cast<size_t>(words[at++]));
+    for (auto& table : plan) {
+      const size_t count = static_cast<size_t>(words[at++]);
+      table.assign(words.begin() + static_cast<long>(at), words.begin() + static_cast<long>(at + count));
+      at += count;
+    }
+    std::printf("plan %d\n", plans);  // the last one printed is the one that failed
+    std::fflush(stdout);
+    check_plan(plan, plans % 2 == 0 ? Grid{1, 2} : Grid{3, 1}, 10);
+  }
+  std::printf("%d plans\n", plans);
+  return 0;
+}
