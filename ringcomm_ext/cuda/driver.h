@@ -19,7 +19,7 @@ namespace ringcomm::cuda {
   X(device_count, cuDeviceGetCount, (int* count))                                                                     \
   X(device_get, cuDeviceGet, (cu::Device * device, int ordinal))                                                      \
   X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, cu::Device device))                           \
-  X(device_uuid, cuDeviceGetUuid_v2, (cu::Uuid * uuid, cu::Device device))                                               \
+  X(device_uuid, cuDeviceGetUuid_v2, (cu::Uuid * uuid, cu::Device device))                                            \
   X(can_access_peer, cuDeviceCanAccessPeer, (int* can, cu::Device device, cu::Device peer))                           \
   X(primary_retain, cuDevicePrimaryCtxRetain, (cu::Context * *context, cu::Device device))                            \
   X(primary_release, cuDevicePrimaryCtxRelease_v2, (cu::Device device))                                               \

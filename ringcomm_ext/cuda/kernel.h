@@ -228,7 +228,7 @@ class KernelInterpreter {
       }
       default:
         if constexpr (Format::kScales)
-          if (shared_.source_scaled[0]) return combine_by<Sum>(1, targets, p, 0);
+          if (shared_.source_scaled[0]) return combine(1, targets, p, 0);
         return move(targets, p);
     }
   }
@@ -305,36 +305,6 @@ class KernelInterpreter {
     return true;
   }
 
-  RINGCOMM_DEVICE bool combine(int sources, int targets, const Piece& p, uint32_t divisor) {
-    switch (static_cast<ReduceOp>(call_.op)) {
-      case ReduceOp::sum:
-      case ReduceOp::avg:
-        if constexpr (Format::kArithmetic) return combine_by<Sum>(sources, targets, p, divisor);
-        break;
-      case ReduceOp::product:
-        if constexpr (Format::kArithmetic) return combine_by<Product>(sources, targets, p, 0);
-        break;
-      case ReduceOp::min:
-        if constexpr (Format::kArithmetic) return combine_by<Min>(sources, targets, p, 0);
-        break;
-      case ReduceOp::max:
-        if constexpr (Format::kArithmetic) return combine_by<Max>(sources, targets, p, 0);
-        break;
-      case ReduceOp::band:
-        if constexpr (Format::kBitwise) return combine_by<And>(sources, targets, p, 0);
-        break;
-      case ReduceOp::bor:
-        if constexpr (Format::kBitwise) return combine_by<Or>(sources, targets, p, 0);
-        break;
-      case ReduceOp::bxor:
-        if constexpr (Format::kBitwise) return combine_by<Xor>(sources, targets, p, 0);
-        break;
-      default:
-        break;
-    }
-    return true;  // kernels.h gives no kernel for it
-  }
-
   // Rounded, as if the caller had multiplied.
   RINGCOMM_DEVICE_CALL Cells scaled(const Cells cell) {
     typename Format::Lane lane[Format::kLanes];
@@ -344,8 +314,8 @@ class KernelInterpreter {
     return Format::write(lane, call_.variant);
   }
 
-  template <class Op>
-  RINGCOMM_DEVICE bool combine_by(int sources, int targets, const Piece& p, uint32_t divisor) {
+  // All sources by the call's operation; where `divisor` is not 0, divided by it.
+  RINGCOMM_DEVICE bool combine(int sources, int targets, const Piece& p, uint32_t divisor) {
     constexpr uint32_t kCell = sizeof(Cells);
     const uint32_t stride = ctx_.nthr * kCell;
     RINGCOMM_NO_UNROLL
@@ -360,7 +330,7 @@ class KernelInterpreter {
         return true;
       };
       Accumulator<Format> all;
-      if (!tree<Op, Format>(sources, read, call_.variant, all)) return false;
+      if (!tree(static_cast<ReduceOp>(call_.op), sources, read, call_.variant, all)) return false;
       if (divisor != 0) {
         RINGCOMM_UNROLL
         for (int i = 0; i < Format::kLanes; ++i) all.lane[i] = divided(all.lane[i], divisor, call_.variant);

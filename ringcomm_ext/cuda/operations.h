@@ -1,5 +1,5 @@
-// The operations on lanes and the order in which the sources of a step meet: core/reduce_kernels.inc and core/reduce_tree.inc in scalar form. An operation is
-// a type, so that it is chosen once per step; signedness is a variant at run time, so that both share one kernel.
+// The operations on lanes and the order in which the sources of a step meet: core/reduce_kernels.inc and core/reduce_tree.inc in scalar form. The operation is
+// chosen where two cells are joined, all threads alike: a kernel for each took nvcc four times as long. So is signedness.
 #pragma once
 
 #include "cuda/formats.h"
@@ -106,16 +106,29 @@ struct Accumulator {
   typename Format::Lane lane[Format::kLanes];
 };
 
+// to = left op right; `to` may be either.
 template <class Op, class Format>
-RINGCOMM_DEVICE void join(Accumulator<Format>& left, const Accumulator<Format>& right, Variant variant) {
+RINGCOMM_DEVICE void join_by(Accumulator<Format>& to, const Accumulator<Format>& left, const Accumulator<Format>& right,
+                             Variant variant) {
   RINGCOMM_UNROLL
-  for (int i = 0; i < Format::kLanes; ++i) left.lane[i] = Op::apply(left.lane[i], right.lane[i], variant);
+  for (int i = 0; i < Format::kLanes; ++i) to.lane[i] = Op::apply(left.lane[i], right.lane[i], variant);
 }
 
-template <class Op, class Format>
-RINGCOMM_DEVICE void join_from_left(const Accumulator<Format>& left, Accumulator<Format>& right, Variant variant) {
-  RINGCOMM_UNROLL
-  for (int i = 0; i < Format::kLanes; ++i) right.lane[i] = Op::apply(left.lane[i], right.lane[i], variant);
+// kernels.h gives no kernel for what a format has not.
+template <class Format>
+RINGCOMM_DEVICE void join(ReduceOp op, Accumulator<Format>& to, const Accumulator<Format>& left,
+                          const Accumulator<Format>& right, Variant variant) {
+  if constexpr (Format::kArithmetic) {
+    if (op == ReduceOp::sum || op == ReduceOp::avg) return join_by<Sum>(to, left, right, variant);
+    if (op == ReduceOp::product) return join_by<Product>(to, left, right, variant);
+    if (op == ReduceOp::min) return join_by<Min>(to, left, right, variant);
+    if (op == ReduceOp::max) return join_by<Max>(to, left, right, variant);
+  }
+  if constexpr (Format::kBitwise) {
+    if (op == ReduceOp::band) return join_by<And>(to, left, right, variant);
+    if (op == ReduceOp::bor) return join_by<Or>(to, left, right, variant);
+    if (op == ReduceOp::bxor) return join_by<Xor>(to, left, right, variant);
+  }
 }
 
 inline constexpr int kLevels = 6;  // of fours
@@ -123,17 +136,17 @@ static_assert(kMaxSources < (4 << kLevels));
 
 // The tree of core/reduce.h over sources 0 to n - 1, as a binary counter of fours: a subtree waits for its right neighbour of the same size. load(k, accumulator) may fail;
 // then so does this. Four loads are in flight at a time. What waits is in local memory: it is touched once for four sources, and few calls have more than eight.
-template <class Op, class Format, class Load>
-RINGCOMM_DEVICE bool tree(int n, const Load& load, Variant variant, Accumulator<Format>& all) {
+template <class Format, class Load>
+RINGCOMM_DEVICE bool tree(ReduceOp op, int n, const Load& load, Variant variant, Accumulator<Format>& all) {
   Accumulator<Format> waiting[kLevels];
   int depth = 0, s = 0;
   RINGCOMM_NO_UNROLL
   for (; s + 4 <= n; s += 4) {
     Accumulator<Format> b, c, d;
     if (!load(s, all) || !load(s + 1, b) || !load(s + 2, c) || !load(s + 3, d)) return false;
-    join<Op>(all, b, variant), join<Op>(c, d, variant), join<Op>(all, c, variant);
+    join(op, all, all, b, variant), join(op, c, c, d, variant), join(op, all, all, c, variant);
     RINGCOMM_NO_UNROLL
-    for (int full = s / 4; full & 1; full >>= 1) join_from_left<Op>(waiting[--depth], all, variant);
+    for (int full = s / 4; full & 1; full >>= 1) join(op, all, waiting[--depth], all, variant);
     waiting[depth++] = all;
   }
   if (s == n) {
@@ -144,11 +157,11 @@ RINGCOMM_DEVICE bool tree(int n, const Load& load, Variant variant, Accumulator<
     for (++s; s < n; ++s) {  // up to three: their tree adds them up from the left
       Accumulator<Format> next;
       if (!load(s, next)) return false;
-      join<Op>(all, next, variant);
+      join(op, all, all, next, variant);
     }
   }
   RINGCOMM_NO_UNROLL
-  while (depth > 0) join_from_left<Op>(waiting[--depth], all, variant);
+  while (depth > 0) join(op, all, waiting[--depth], all, variant);
   return true;
 }
 

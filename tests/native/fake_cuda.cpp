@@ -172,8 +172,8 @@ Result launch(cu::Function* f, unsigned grid, unsigned, unsigned, unsigned block
               cu::Stream* stream, void** parameters, void**) {
   if (current == nullptr) return kInvalidContext;
   if (f == nullptr || grid == 0 || block == 0 || block > 1024) return kInvalidValue;
-  std::vector<uint64_t> argument((f->bytes + 7) / 8);
-  std::memcpy(argument.data(), parameters[0], f->bytes);
+  const char* const given = static_cast<const char*>(parameters[0]);
+  std::vector<char> argument(given, given + f->bytes);
   stream->give([f, grid, block, argument] { f->kernel(argument.data(), grid, block); });
   return cu::kSuccess;
 }
