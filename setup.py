@@ -85,7 +85,7 @@ def build_info(torch: Any, version: str, kernels: fatbin.Kernels) -> str:
         "CUDA_KERNELS": kernels.targets,
         "CUDA_KERNELS_MISSING": kernels.missing,
     }
-    lines = [f"{name} = {json.dumps(value) if isinstance(value, str) else value!r}" for name, value in values.items()]
+    lines = [f"{name} = {value if isinstance(value, bool) else json.dumps(value)}" for name, value in values.items()]
     return "\n".join(['"""Written by setup.py: what ringcomm._C was compiled against."""', "", *lines, ""])
 
 

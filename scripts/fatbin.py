@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -86,9 +87,16 @@ def ptx(folder: Path, architecture: str = "90") -> Path:
 
 
 def sources() -> list[Path]:
-    """All files that the device code is made of."""
-    cuda = ROOT / "ringcomm_ext" / "cuda"
-    return [*sorted(cuda.glob("*.h")), SOURCE, ROOT / "ringcomm_ext" / "core" / "types.h"]
+    """All files that the device code is made of: the source and what it includes, directly or not."""
+    found: dict[Path, None] = {SOURCE: None}
+    todo = [SOURCE]
+    while todo:
+        for name in re.findall(r'^#include "(.+)"$', todo.pop().read_text(), re.MULTILINE):
+            path = ROOT / "ringcomm_ext" / name
+            if path not in found:
+                found[path] = None
+                todo.append(path)
+    return sorted(found)
 
 
 def _gencodes(targets: list[str]) -> list[str]:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests" / "native"
-FOLDERS = ["core", "connections", "engine", "cuda"]
+FOLDERS = ["core", "cuda", "connections", "engine"]
 BASE = "-std=c++20 -Wall -g -ffp-contract=off -pthread -fno-omit-frame-pointer -UNDEBUG"
 LIMIT = 300.0  # seconds for one program
 AARCH64_ROOT = "/usr/aarch64-linux-gnu"  # where the cross compiler's packages put the loader and libraries

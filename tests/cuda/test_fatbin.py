@@ -131,6 +131,12 @@ def test_targets_are_the_environments_or_what_this_nvcc_knows(monkeypatch: pytes
     assert kernels.file is not None and "compute_80" not in kernels.file.read_text()
 
 
+def test_only_what_the_device_code_is_made_of_makes_it_compile_again() -> None:
+    names = {str(path.relative_to(ROOT / "ringcomm_ext")) for path in fatbin.sources()}
+    assert {"cuda/kernels.cu", "cuda/kernel.h", "cuda/device_context.h", "core/types.h"} <= names
+    assert not {"cuda/layout.h", "cuda/kernels.h", "cuda/emulated_context.h"} & names
+
+
 def test_none_is_a_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_HOME", str(fake_nvcc(tmp_path)))
     monkeypatch.setenv(fatbin.VARIABLE, "none")

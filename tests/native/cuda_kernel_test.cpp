@@ -18,7 +18,7 @@ void schedules() {
       if (n < s.least || n > s.most) continue;
       for (const Grid& grid : grids) {
         if (kSanitized && n == 8 && grid.threads > 1) continue;  // minutes
-        check_plan(plan(s.make, n), grid, kSanitized ? 10 : 24);
+        check_plan(plan(s.make, n), grid, kSanitized ? 8 : 12);
       }
     }
   }
