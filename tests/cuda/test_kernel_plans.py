@@ -6,6 +6,7 @@ even and uneven. It needs no GPU, and shows nothing of a GPU's memory model.
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ringcomm.program.ops import Program
 from ringcomm.program.pack import pack
 from ringcomm.schedules import BUILT_IN, build_all, roots
 
-RUNNER = native.Program("cuda_plans", "plain", Path(__file__).with_name("plans_runner.cpp"))
+RUNNER = native.Program("cuda_kernel_test", "address", native.TESTS / "cuda_kernel_test.cpp")
 RANKS = (1, 2, 3, 4, 8)
 HIERARCHICAL = (
     ("all_reduce", "hierarchical(two_shot,ring)@2x2", 4),
@@ -54,7 +55,8 @@ def test_every_schedule_gives_the_hosts_bits(tmp_path: Path) -> None:
     file = tmp_path / "plans"
     file.write_bytes(np.concatenate(words).tobytes())
     assert native.build([RUNNER])
-    done = subprocess.run([RUNNER.binary, file], capture_output=True, text=True, timeout=500)
+    environment = {**os.environ, **native.SANITIZER_OPTIONS}
+    done = subprocess.run([RUNNER.binary, file], env=environment, capture_output=True, text=True, timeout=500)
     lines = done.stdout.splitlines()
     failed = list(todo)[int(lines[-1].split()[-1])] if lines and lines[-1].startswith("plan ") else "?"
     assert done.returncode == 0, f"{failed}: {done.stderr}"

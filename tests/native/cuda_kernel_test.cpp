@@ -2,6 +2,7 @@
 // positions, other calls' slots, a rank that does not come.
 #include "kernel_conditions.h"
 #include "kernel_float8.h"
+#include "kernel_plan_file.h"
 #include "kernel_plans.h"
 #include "kernel_tasks.h"
 
@@ -66,8 +67,10 @@ void complex_numbers() {
 
 }  // namespace
 
-int main() {
-  start("cuda_kernel_test", kSanitized ? 290 : 240);
+// With a file: the plans in it (kernel_plan_file.h), and nothing else.
+int main(int argc, char** argv) {
+  start("cuda_kernel_test", 280);
+  if (argc == 2) return check_plan_file(argv[1]);
   section("ranks in processes");
   processes();
   section("arithmetic");

@@ -1,15 +1,16 @@
-// Runs the plans of a file by the kernel interpreter on threads and compares with the host's (test_kernel_plans.py makes the file). The file, int32: for each plan the number
-// of ranks, and for each rank the number of words and the packed program.
+// Plans made elsewhere: tests/cuda/test_kernel_plans.py writes those of Python's schedules to a file. int32: for each plan the number of ranks, and for each rank the number of
+// words and the packed program.
+#pragma once
+
 #include <fstream>
 #include <iterator>
 
 #include "kernel_tasks.h"
 
-using namespace ringcomm::test;
+namespace ringcomm::test {
 
-int main(int argc, char** argv) {
-  CHECK_EQ(argc, 2);
-  std::ifstream file(argv[1], std::ios::binary);
+inline int check_plan_file(const char* path) {
+  std::ifstream file(path, std::ios::binary);
   CHECK(file.good());
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
   std::vector<int32_t> words(bytes.size() / sizeof(int32_t));
@@ -29,3 +30,5 @@ int main(int argc, char** argv) {
   std::printf("%d plans\n", plans);
   return 0;
 }
+
+}  // namespace ringcomm::test
