@@ -1,28 +1,33 @@
 """Builds ringcomm._C against the torch that is importable now; everything static is in pyproject.toml.
 
-The build also writes ringcomm/_build_info.py, by which ringcomm/_load.py tells at run time whether this is that torch.
+The build also writes ringcomm/_build_info.py, by which ringcomm/_load.py tells at run time whether this is that torch,
+and, where there is an nvcc, ringcomm/kernels.fatbin (scripts/fatbin.py).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import fatbin  # noqa: E402
+
 COMPILES = {"bdist_wheel", "build", "build_ext", "develop", "dist_info", "editable_wheel", "install"}
 FLAGS = ["-O3", "-std=c++20", "-Wall", "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
 # Python's own flags ask for debug information: 30 MB and a longer build. RINGCOMM_CXXFLAGS=-g brings it back.
 FLAGS += ["-g0", *os.environ.get("RINGCOMM_CXXFLAGS", "").split()]
 
 
-def refuse(sentence: str) -> None:
+def refuse(sentence: str) -> NoReturn:
     raise SystemExit(f"\nringcomm: {sentence}\n")
 
 
@@ -69,7 +74,7 @@ def extension(torch: Any) -> Any:
     )
 
 
-def build_info(torch: Any, version: str) -> str:
+def build_info(torch: Any, version: str, kernels: fatbin.Kernels) -> str:
     """The text of ringcomm/_build_info.py. No date and no path: equal inputs give equal wheels."""
     values = {
         "RINGCOMM_VERSION": version,
@@ -77,8 +82,10 @@ def build_info(torch: Any, version: str) -> str:
         "TORCH_GIT_VERSION": str(torch.version.git_version),
         "CXX11_ABI": bool(torch._C._GLIBCXX_USE_CXX11_ABI),
         "PYTHON_TAG": f"cp{sys.version_info.major}{sys.version_info.minor}",
+        "CUDA_KERNELS": kernels.targets,
+        "CUDA_KERNELS_MISSING": kernels.missing,
     }
-    lines = [f"{name} = {value!r}".replace("'", '"') for name, value in values.items()]
+    lines = [f"{name} = {value if isinstance(value, bool) else json.dumps(value)}" for name, value in values.items()]
     return "\n".join(['"""Written by setup.py: what ringcomm._C was compiled against."""', "", *lines, ""])
 
 
@@ -92,13 +99,22 @@ def build_extension_class(torch: Any) -> Any:
 
         def run(self) -> None:
             super().run()
-            text = build_info(torch, self.distribution.get_version())
+            try:
+                kernels = fatbin.build(ROOT / "build")
+            except fatbin.WrongTargets as error:
+                refuse(f"{error}.")
+            if kernels.missing:
+                print(f"ringcomm: no CUDA kernels: {kernels.missing}")
+            text = build_info(torch, self.distribution.get_version(), kernels)
             folders = [Path(self.build_lib, "ringcomm")]
             if self.inplace:
                 folders.append(ROOT / "ringcomm")
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / "_build_info.py").write_text(text)
+                (folder / fatbin.NAME).unlink(missing_ok=True)
+                if kernels.file is not None:
+                    shutil.copyfile(kernels.file, folder / fatbin.NAME)
 
     return BuildExtension
 

@@ -1,0 +1,19 @@
+// The kernels: for each family of kernels.h the format that it is compiled with.
+#pragma once
+
+#include "cuda/kernel.h"
+
+// clang-format off
+#define RINGCOMM_FAMILIES(X)           \
+  X(bytes, BytesFormat)                \
+  X(int8, PlainFormat<uint8_t>)        \
+  X(int16, PlainFormat<uint16_t>)      \
+  X(int32, PlainFormat<uint32_t>)      \
+  X(int64, PlainFormat<uint64_t>)      \
+  X(float16, Float16Format)            \
+  X(bfloat16, BFloat16Format)          \
+  X(float32, PlainFormat<float>)       \
+  X(float64, PlainFormat<double>)      \
+  X(boolean, BooleanFormat)            \
+  X(float8, Float8Format)
+// clang-format on
