@@ -300,5 +300,4 @@ def _give_up(run: _Exchange, reason: str, cards: Iterable[Card]) -> NoReturn:
     """Raises BootstrapError, and leaves its text in the store for the ranks whose cards are there."""
     text = run.failure(reason)
     run.store.set(run.key("blob"), json.dumps({"error": text, "nonces": [c["nonce"] for c in cards]}))
-    time.sleep(2 * LONGEST_SLEEP)  # this process most likely holds the store and ends now: the others shall have looked
     raise BootstrapError(text)
