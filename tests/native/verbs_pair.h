@@ -19,6 +19,7 @@ struct PairOptions {
   int64_t grace = 200 * kMs;
   size_t memory[2] = {size_t{256} << 20, size_t{256} << 20};
   int channels = 1;
+  uint32_t slots = 4;
   bool two_rails = false;  // channel 1 by the other device
 };
 
@@ -43,7 +44,7 @@ class VerbsPair {
     for (int r = 0; r < 2; ++r) {
       WireGroup group;
       group.rank = r, group.topic = topic, group.grace_ns = o.grace;
-      group.layout = {2, o.channels, 4, o.capacity, o.capacity, o.capacity};
+      group.layout = {2, o.channels, o.slots, o.capacity, o.capacity, o.capacity};
       group.peers.resize(2);
       group.peers[1 - r] = {address(1 - r)};
       sides_[r].connections = make_verbs_connections(group, *sides_[r].net, sides_[r].bell, *sides_[r].budget);

@@ -1,5 +1,5 @@
 // Measures one verbs connection, for comparison with ib_write_bw and ib_write_lat over the same devices (tests/rdma); asserts only that what came is what was sent.
-// A line per figure: `bandwidth BYTES MB/s`, `latency BYTES us` (one way, the median).
+// A line per figure: `bandwidth BYTES MB/s` with the default number of slots, `bandwidth_16_slots BYTES MB/s`, `latency BYTES us` (one way, the median).
 #include <algorithm>
 #include <cstring>
 
@@ -40,8 +40,10 @@ void send(Sender& to, std::vector<char>& message, uint32_t tag) {
   to.publish(tag);
 }
 
-void bandwidth(size_t bytes) {
-  VerbsPair two({std::max<size_t>(bytes, 4096)});
+void bandwidth(const char* name, size_t bytes, uint32_t slots) {
+  PairOptions options{std::max<size_t>(bytes, 4096)};
+  options.slots = slots;
+  VerbsPair two(options);
   const uint32_t messages = static_cast<uint32_t>((kReal ? size_t{16} << 20 : size_t{8} << 20) / bytes);
   std::thread reader([&] {
     for (uint32_t k = 0; k < messages; ++k) arrives(two.receiver(1), bytes, k);
@@ -56,7 +58,7 @@ void bandwidth(size_t bytes) {
   spin([&] { return two.sender(0).settled(); });
   const double seconds = static_cast<double>(now_ns() - begin) / 1e9;
   reader.join();
-  std::printf("bandwidth %zu %.2f MB/s\n", bytes, static_cast<double>(bytes) * (messages - kFirst) / seconds / 1e6);
+  std::printf("%s %zu %.2f MB/s\n", name, bytes, static_cast<double>(bytes) * (messages - kFirst) / seconds / 1e6);
 }
 
 void latency(size_t bytes) {
@@ -83,7 +85,10 @@ void latency(size_t bytes) {
 
 int main() {
   start("verbs_speed_test", kReal ? 240 : 60);
-  for (size_t bytes : {size_t{64} << 10, size_t{1} << 20}) bandwidth(bytes);
+  for (size_t bytes : {size_t{64} << 10, size_t{1} << 20}) {
+    bandwidth("bandwidth", bytes, 4);
+    bandwidth("bandwidth_16_slots", bytes, 16);
+  }
   for (size_t bytes : {size_t{48}, size_t{64}}) latency(bytes);
   return 0;
 }

@@ -42,11 +42,12 @@ def test_the_native_test_passes_over_the_devices(rdma_lab: RdmaLab, built: dict[
 def test_the_speed_of_a_connection_is_measured_beside_perftests(rdma_lab: RdmaLab, built: dict[str, Path]) -> None:
     """Aims: half of ib_write_bw at least, three times ib_write_lat at most. They are recorded, not asserted."""
     said = run(rdma_lab, 0, str(built["verbs_speed_test"]), timeout=LIMIT, env=device_env(rdma_lab))
-    found = {(row[1], int(row[2])): float(row[3]) for row in re.finditer(r"(bandwidth|latency) (\d+) (\S+)", said)}
+    found = {(row[1], int(row[2])): float(row[3]) for row in re.finditer(r"(\w+) (\d+) (\S+) (?:MB/s|us)", said)}
     for size in (65536, 1 << 20):
         theirs, _ = write_bandwidth(rdma_lab, size)
         record(rdma_lab, f"connection, {size} B", found["bandwidth", size], "MB/s")
         record(rdma_lab, f"connection / ib_write_bw, {size} B", found["bandwidth", size] / theirs, "")
+        record(rdma_lab, f"the same with 16 slots, {size} B", found["bandwidth_16_slots", size] / theirs, "")
     record(rdma_lab, "connection, 64 B there", found["latency", 64], "us")
     record(rdma_lab, "connection / ib_write_lat, 64 B", found["latency", 64] / write_latency(rdma_lab, 64), "")
 
