@@ -102,7 +102,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 def raw(tensor: Tensor) -> Tensor:
     # Copied into fresh memory: a view as bytes is refused for some strides of empty tensors.
     tensor = copyable(tensor.detach())
-    if tensor.dim() == 1 and tensor.is_contiguous() and tensor.numel():
+    if tensor.dim() == 1 and tensor.stride(0) == 1 and tensor.numel():
         return tensor.view(torch.uint8)
     return torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1)).view(torch.uint8)
 
