@@ -103,6 +103,9 @@ struct State {
 };
 State& state();
 
+// By name: kernels.cu, compiled for the host (fake_cuda_kernels.cpp).
+std::map<std::string, cu::Function>& real_kernels();
+
 // What every call begins with: counted, failed where the test wants it, and only with what it needs.
 enum class Needs { nothing, init, context };
 cu::Result enter(const char* name, Needs needs);
