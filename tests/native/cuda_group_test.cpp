@@ -1,6 +1,6 @@
 // DeviceGroup in both modes over the fake driver, ranks as processes and as threads: results of random calls of every pattern, replays of captured ones, the end of calls that a rank does not come to, what is
 // refused, and that every failing call of the driver is an error with its name that leaves nothing.
-#include "group_ranks.h"
+#include "fake_group.h"
 
 using namespace ringcomm;
 using namespace ringcomm::cuda;
@@ -180,8 +180,7 @@ void every_failure() {
             CHECK(runtime->drain(*stream, after_ms(30'000), error));
           }
         }
-        CHECK_EQ(fake_cuda_misuse(), std::string());
-        CHECK(fake_cuda_live().none());
+        nothing_left();
         CHECK(nth < 30);
       }
   CHECK_EQ(failures, 33 + 6);  // of spin: 16 of them events for lists; of memop

@@ -10,30 +10,9 @@
 #include "cuda/kernels.h"
 #include "cuda_shared.h"
 #include "fake_cuda.h"
-#include "programs.h"
+#include "patterns.h"
 
 namespace ringcomm::test {
-
-enum class Pattern { one_shot, ring, lagging_ring, all_gather, all_to_all, broadcast };
-inline constexpr int kPatterns = 6;
-
-inline Packed table_of(Pattern pattern, int ranks, int rank) {
-  switch (pattern) {
-    case Pattern::one_shot:
-      return one_shot(ranks, rank);
-    case Pattern::ring:
-      return ring(ranks, rank, 0);
-    case Pattern::lagging_ring:
-      return ring(ranks, rank, 1);
-    case Pattern::all_gather:
-      return all_gather(ranks, rank);
-    case Pattern::all_to_all:
-      return all_to_all(ranks, rank);
-    case Pattern::broadcast:
-      return broadcast(ranks, rank, ranks - 1);
-  }
-  return {};
-}
 
 // One rank's part of one call of int32, its memory, and what must come out.
 class EnqueuedMessage {

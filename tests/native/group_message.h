@@ -1,9 +1,9 @@
-// One rank's part of one call of a DeviceGroup, its memory, and what must come out: numbers that every dtype holds exactly, so that the order of a sum does not matter. Bits are cuda_kernel_test's subject.
+// One rank's part of one call of a DeviceGroup, its memory on the device and on the host, and what must come out: numbers that every dtype holds exactly, so that the order of a sum does not matter. Bits are cuda_kernel_test's subject.
 #pragma once
 
 #include "check.h"
 #include "cuda/device_group.h"
-#include "enqueued_group.h"
+#include "patterns.h"
 #include "reduce_model.h"
 
 namespace ringcomm::test {
@@ -37,12 +37,20 @@ class GroupMessage {
     out_ = kind.pattern == Pattern::all_to_all || kind.pattern == Pattern::all_gather ? n * kind.count : kind.count;
     place(program.nchunks_in, in_, ins_), place(program.nchunks_out, out_, outs_);
     memory_ = cuda::pinned_memory(runtime, std::max<size_t>(end_, 1), error);
-    CHECK(memory_);
-    for (const Part& p : ins_) call.in.push_back({memory_->device + p.at, p.count});
-    for (const Part& p : outs_) call.out.push_back({memory_->device + p.at, p.count});
+    device_ = cuda::device_memory(runtime, std::max<size_t>(end_, 1), error);
+    if (!memory_ || !device_) fail(__FILE__, __LINE__, error.text);
+    for (const Part& p : ins_) call.in.push_back({*device_ + p.at, p.count});
+    for (const Part& p : outs_) call.out.push_back({*device_ + p.at, p.count});
     fill_in(kind.seed);
   }
 
+  // To the device and back, in front of a call and behind it.
+  bool send(cuda::DeviceRuntime& runtime, cuda::StreamHandle stream, Error& error) const {
+    return runtime.copy(*device_, memory_->device, memory_->bytes, stream, error);
+  }
+  bool fetch(cuda::DeviceRuntime& runtime, cuda::StreamHandle stream, Error& error) const {
+    return runtime.copy(memory_->device, *device_, memory_->bytes, stream, error);
+  }
   // New inputs, and nothing in the outputs.
   void fill_in(int seed) {
     kind_.seed = seed;
@@ -55,9 +63,9 @@ class GroupMessage {
       put(expected(i), wanted);
       if (std::memcmp(at, wanted, size_) != 0)
         fail(__FILE__, __LINE__,
-             "element " + std::to_string(i) + " of " + std::to_string(out_) + ", pattern " +
-                 std::to_string(static_cast<int>(kind_.pattern)) + ", " + name(kind_.dtype) + " " + name(kind_.op) +
-                 ", rank " + std::to_string(rank_) + " of " + std::to_string(ranks_));
+             "element " + std::to_string(i) + " of " + std::to_string(out_) + ", pattern " + name(kind_.pattern) +
+                 ", " + name(kind_.dtype) + " " + name(kind_.op) + ", rank " + std::to_string(rank_) + " of " +
+                 std::to_string(ranks_));
     });
   }
 
@@ -131,6 +139,7 @@ class GroupMessage {
   size_t in_, out_, end_ = 0;
   std::vector<Part> ins_, outs_;
   cuda::PinnedMemory memory_;
+  cuda::DeviceMemory device_;
 };
 
 inline MessageKind random_kind(Random& random, size_t most) {

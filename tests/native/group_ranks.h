@@ -1,4 +1,4 @@
-// Ranks of a DeviceGroup over the fake driver, each a thread or a process with a runtime and a stream of its own. What they tell each other by hand goes through one shared page.
+// Ranks of a DeviceGroup over some driver, each a thread or a process with a runtime and a stream of its own. What they tell each other by hand goes through one shared page.
 #pragma once
 
 #include <signal.h>
@@ -8,10 +8,10 @@
 #include <functional>
 #include <thread>
 
+#include "cuda/driver_runtime.h"
 #include "cuda/memop_group.h"
 #include "cuda/spin_group.h"
 #include "cuda_shared.h"
-#include "fake_cuda.h"
 #include "group_message.h"
 
 namespace ringcomm::test {
@@ -25,6 +25,12 @@ struct GroupPage {
   uint32_t arrived, numbers[kMostRanks];
 };
 
+// A driver, opened where it is first used, and a module with the kernels.
+struct Machine {
+  std::function<const cuda::Driver&()> driver;
+  const void* image;
+};
+
 struct GroupSpec {
   cuda::DeviceMode mode = cuda::DeviceMode::spin;
   int ranks = 2;
@@ -36,10 +42,11 @@ struct GroupSpec {
 // One rank: opened, connected, and closed together with the others.
 class GroupRank {
  public:
-  GroupRank(const GroupSpec& spec, int rank, GroupPage& page, char* flags) : spec(spec), rank(rank), page_(page) {
+  GroupRank(const Machine& machine, const GroupSpec& spec, int rank, GroupPage& page, char* flags)
+      : spec(spec), rank(rank), page_(page) {
     Error error;
-    runtime = cuda::DriverRuntime::open(fake_cuda(), 0, error);
-    good(runtime && runtime->load_kernels(fake_cuda_image(), cuda::kernel_names(), error), error);
+    runtime = cuda::DriverRuntime::open(machine.driver(), 0, error);
+    good(runtime && runtime->load_kernels(machine.image, cuda::kernel_names(), error), error);
     stream = cuda::device_stream(*runtime, error);
     group = make(error);
     good(stream && group, error);
@@ -76,7 +83,9 @@ class GroupRank {
   }
   void enqueue(GroupMessage& message) {
     Error error;
-    good(group->enqueue(message.call, *stream, error), error);
+    good(message.send(*runtime, *stream, error) && group->enqueue(message.call, *stream, error) &&
+             message.fetch(*runtime, *stream, error),
+         error);
   }
   void drain() {
     Error error;
@@ -112,22 +121,20 @@ struct GroupPages {
 };
 static_assert(sizeof(GroupPage) <= 4096);
 
-inline void in_threads(const GroupSpec& spec, const RankBody& body) {
-  fake_cuda_reset();
+inline void in_threads(const Machine& machine, const GroupSpec& spec, const RankBody& body) {
   const GroupPages pages;
   std::vector<std::thread> threads;
   for (int r = 0; r < spec.ranks; ++r)
     threads.emplace_back([&, r] {
-      GroupRank rank(spec, r, pages.page(), pages.flags());
+      GroupRank rank(machine, spec, r, pages.page(), pages.flags());
       body(rank);
     });
   for (std::thread& t : threads) t.join();
-  CHECK_EQ(fake_cuda_misuse(), std::string());
-  CHECK(fake_cuda_live().none());
 }
 
-// While this process has no driver: none works in a forked child.
-inline void in_processes(const GroupSpec& spec, const RankBody& body) {
+// While this process has no driver: none works in a forked child. `behind` is called in each when all is given back.
+inline void in_processes(
+    const Machine& machine, const GroupSpec& spec, const RankBody& body, const std::function<void()>& behind = [] {}) {
   const GroupPages pages;
   std::fflush(nullptr);
   std::vector<pid_t> children;
@@ -137,13 +144,11 @@ inline void in_processes(const GroupSpec& spec, const RankBody& body) {
     if (children.back() > 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(120);
-    fake_cuda_reset();
     {
-      GroupRank rank(spec, r, pages.page(), pages.flags());
+      GroupRank rank(machine, spec, r, pages.page(), pages.flags());
       body(rank);
     }
-    CHECK_EQ(fake_cuda_misuse(), std::string());
-    CHECK(fake_cuda_live().none());
+    behind();
     std::fflush(nullptr);
     _exit(0);
   }
