@@ -1,7 +1,7 @@
 """Checks ringcomm's device code on a GPU, without torch: builds a small program and runs its steps, each bounded.
 
-Called by scripts/gpu_check; see there. One JSON object comes out. A step that fails, is skipped or runs over its time is
-not proven, and the exit status is 1. Over a fake driver (`--library`) the object says so: it proves no GPU.
+Called by scripts/gpu_check; see there. One JSON object comes out. A step that fails, is skipped or runs over its time
+is not proven, and the exit status is 1. Over a fake driver (`--library`) the object says so: it proves no GPU.
 """
 
 from __future__ import annotations

@@ -34,8 +34,13 @@ cu::Context* current() { return current_context; }
 
 cu::Result misused(const std::string& text, cu::Result result) {
   const std::lock_guard lock(state().mutex);
-  state().misuse += std::string(current_call) + ": " + text + "\n";
+  note(std::string(current_call) + ": " + text);
   return result;
+}
+
+void note(const std::string& text) {
+  state().misuse += text + "\n";
+  if (std::getenv("FAKE_CUDA_ABORT") != nullptr) fail("fake CUDA driver", 0, text);
 }
 
 cu::Result enter(const char* name, Needs needs) {

@@ -112,6 +112,8 @@ cu::Result enter(const char* name, Needs needs);
 cu::Context* current();
 // Notes it, with the call last entered in this thread. The lock must not be held.
 cu::Result misused(const std::string& text, cu::Result result = cu::kInvalidValue);
+// The same with any text, under the lock.
+void note(const std::string& text);
 
 // The memory that holds all these bytes; null: none does. Under the lock.
 const Memory* holding(uintptr_t address, size_t bytes, uintptr_t* base = nullptr);
