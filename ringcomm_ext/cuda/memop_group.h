@@ -1,6 +1,7 @@
 // `memop` mode as a group: the enqueuing interpreter over slots that ranks import from each other and flags in host pages that all of them register. For ranks that share a GPU, and wherever no kernel may spin.
 //
-// Slots carry no tags and no kernel waits, so nothing on the device finds a failure: `look` never does; who waits too long must be ended.
+// Slots carry no tags and no kernel waits, so nothing on the device finds a failure: `look` never does; who waits too long must be ended. After that streams do not wait for each other:
+// slots, and the outputs of the calls that were under way, hold rubbish; nothing else is written.
 #pragma once
 
 #include <atomic>

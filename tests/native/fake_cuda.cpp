@@ -80,15 +80,21 @@ void fake_cuda_reset(const FakeMachine& machine) {
   s.calls.clear();
   s.log.clear();
   s.misuse.clear();
+  ++s.resets;
 }
 
 const cuda::Driver& fake_cuda() {
   static cuda::Driver& driver = *new cuda::Driver;
+  static std::mutex& one_at_a_time = *new std::mutex;
+  static int resets = -1;
+  const std::lock_guard lock(one_at_a_time);
+  if (resets == state().resets) return driver;  // others may be reading it
 #define TAKE(member, name, parameters) driver.table.member = cu::name;
   RINGCOMM_CUDA_FUNCTIONS(TAKE)
 #undef TAKE
   std::string why_not;
   if (!cuda::start_driver(driver, why_not)) fail(__FILE__, __LINE__, why_not);
+  resets = state().resets;
   return driver;
 }
 

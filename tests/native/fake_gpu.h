@@ -17,7 +17,7 @@ namespace ringcomm::cu {
 
 struct Context {
   Device device = 0;
-  int retained = 0;
+  std::atomic<int> retained{0};
 };
 struct Module {
   Context* context;
@@ -100,6 +100,7 @@ struct State {
   std::map<std::string, int> calls;
   std::vector<std::string> log;
   std::string misuse;
+  std::atomic<int> resets{0};
 };
 State& state();
 
