@@ -15,6 +15,7 @@ struct MessageKind {
   size_t count = 0;    // elements, of a chunk where the pattern moves chunks of ranks
   bool apart = false;  // chunks lie apart from each other
   int seed = 0;
+  int factor = 1;  // by which every input of a reduction of floats counts
 };
 
 class GroupMessage {
@@ -32,6 +33,9 @@ class GroupMessage {
       CHECK(cuda::reducing_kernel(kind.dtype, kind.op, call.kernel));
     else
       call.kernel = cuda::moving_kernel(size_);
+    if (!reduces || call.kernel.family < cuda::Family::float16) kind_.factor = 1;
+    call.premultiplied = kind_.factor != 1, call.factor = kind_.factor;
+    call.uneven = kind.pattern == Pattern::all_gather || kind.pattern == Pattern::all_to_all;
     const size_t n = static_cast<size_t>(ranks);
     in_ = kind.pattern == Pattern::all_to_all ? n * kind.count : kind.count;
     out_ = kind.pattern == Pattern::all_to_all || kind.pattern == Pattern::all_gather ? n * kind.count : kind.count;
@@ -108,7 +112,7 @@ class GroupMessage {
         int all = value(0, i);
         for (int r = 1; r < ranks_; ++r)
           all = kind_.op == ReduceOp::max ? std::max(all, value(r, i)) : all + value(r, i);
-        return kind_.op == ReduceOp::avg ? all / ranks_ : all;
+        return kind_.factor * (kind_.op == ReduceOp::avg ? all / ranks_ : all);
       }
     }
   }
@@ -152,6 +156,7 @@ inline MessageKind random_kind(Random& random, size_t most) {
   kind.op = kOps[random.below(std::size(kOps))];
   kind.count = random.one_in(6) ? random.below(2) : random.below(most);
   kind.apart = random.one_in(2);
+  kind.factor = random.one_in(3) ? 3 : 1;
   kind.seed = static_cast<int>(random.below(100));
   return kind;
 }
