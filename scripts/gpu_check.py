@@ -40,20 +40,20 @@ class Step:
 
 
 STEPS = (
-    Step("probe", 30, ()),
-    Step("processes", 30),
-    Step("spin results", 60),
-    Step("memop results", 60),
-    Step("process results", 60, ("probe", "processes")),
-    Step("spin repeats", 60, ("spin results",)),
-    Step("memop repeats", 60, ("memop results",)),
-    Step("spin absent rank", 20, ("spin results",)),
-    Step("memop absent rank", 20, ("memop results",)),
-    Step("copy rate", 20),
-    Step("spin speed", 40, ("spin results",)),
-    Step("memop speed", 40, ("memop results",)),
+    Step("probe", 20, ()),
+    Step("processes", 20),
+    Step("spin results", 50),
+    Step("memop results", 50),
+    Step("process results", 50, ("probe", "processes")),
+    Step("spin repeats", 45, ("spin results",)),
+    Step("memop repeats", 45, ("memop results",)),
+    Step("spin absent rank", 15, ("spin results",)),
+    Step("memop absent rank", 15, ("memop results",)),
+    Step("copy rate", 15),
+    Step("spin speed", 30, ("spin results",)),
+    Step("memop speed", 30, ("memop results",)),
 )
-"""470 s if each took all its time, plus the build; on a GPU most take a tenth."""
+"""385 s if each took all its time, plus the build."""
 
 
 class BuildFailed(Exception):
