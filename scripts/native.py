@@ -120,16 +120,19 @@ def helpers(program: Program) -> list[Path]:
     return [] if program.macros else [path for path in sorted(TESTS.glob("*.cpp")) if not path.name.endswith(own)]
 
 
+RULES = [
+    "rule compile",
+    f"  command = $compiler {BASE} $flags $more -I{ROOT}/ringcomm_ext -I{TESTS} -MMD -MF $out.d -c $in -o $out",
+    "  depfile = $out.d",
+    "  deps = gcc",
+    "rule link",
+    "  command = $compiler $flags $in -pthread -ldl -o $out",
+]
+
+
 def ninja_file(todo: list[Program]) -> str:
     """Objects once per set of flags, then one link per program."""
-    lines = [
-        "rule compile",
-        f"  command = $compiler {BASE} $flags $more -I{ROOT}/ringcomm_ext -I{TESTS} -MMD -MF $out.d -c $in -o $out",
-        "  depfile = $out.d",
-        "  deps = gcc",
-        "rule link",
-        "  command = $compiler $flags $in -pthread -ldl -o $out",
-    ]
+    lines = list(RULES)
     done: set[Path] = set()
     for program in todo:
         mode = MODES[program.mode]
@@ -164,11 +167,24 @@ def fake_cuda(program: Program, flags: str) -> list[str]:
     return [*lines, f"build {program.folder / FAKE_CUDA}: link {' '.join(objects)}", shared, compiler]
 
 
+def fake_cuda_library(mode: str) -> Path:
+    """Builds the fake driver and nothing else, and gives its path. Raises OSError where that fails."""
+    program = Program("cuda_driver_test", mode, TESTS / "cuda_driver_test.cpp")
+    if not run_ninja("\n".join([*RULES, *fake_cuda(program, MODES[mode].flags), ""]), "fake_cuda.ninja"):
+        raise OSError("the fake driver was not built")
+    return program.folder / FAKE_CUDA
+
+
 def build(todo: list[Program]) -> bool:
+    return run_ninja(ninja_file(todo), "build.ninja")
+
+
+def run_ninja(text: str, name: str) -> bool:
+    """Builds what the text says, kept under this name so that ninja knows what it did."""
     folder = ROOT / "build" / "native"
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "build.ninja"
-    file.write_text(ninja_file(todo))
+    file = folder / name
+    file.write_text(text)
     ninja = Path(sys.executable).with_name("ninja")
     command = [str(ninja) if ninja.exists() else "ninja", "-C", str(folder), "-f", str(file), "--quiet"]
     try:

@@ -24,8 +24,9 @@ using EventHandle = cu::Event*;
 struct DeviceFacts {
   int ordinal = 0;  // in this process only
   std::string name;
-  std::string uuid;  // "GPU-" and 32 hexadecimal digits in groups: the same in every process
-  std::string pci;   // "0000:3b:00.0"
+  std::string uuid;     // "GPU-" and 32 hexadecimal digits in groups: the same in every process
+  std::string pci;      // "0000:3b:00.0"
+  std::string process;  // random digits, of this process
   int major = 0, minor = 0, multiprocessors = 0, copy_engines = 0;
   bool one_process = false;  // the device is in exclusive mode: a second process gets an error
   int driver_version = 0;    // as Driver::version
@@ -51,10 +52,21 @@ struct ImportedMemory {
   char* opened = nullptr;  // the allocation, as opened here; null: it is of this process
 };
 
+// Fills in `error`; false.
+inline bool refuse(Cause cause, const std::string& text, Error& error) {
+  error = {};
+  error.cause = cause;
+  std::snprintf(error.text, sizeof error.text, "%s", text.c_str());
+  return false;
+}
+
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;
   virtual const DeviceFacts& facts() const = 0;
+
+  // The devices, by UUID, that this process sees and whose memory this one cannot reach. Of those that it does not see nobody knows before `import`.
+  virtual bool unreachable(std::vector<std::string>& out, Error& error) = 0;
 
   // Memory. `allocate` gives zeroes, at an address that is a multiple of 256.
   virtual bool allocate(size_t bytes, char*& out, Error& error) = 0;

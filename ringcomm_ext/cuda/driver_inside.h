@@ -1,6 +1,7 @@
 // The inside of driver_runtime.h, for its two sources.
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "cuda/driver_runtime.h"
@@ -10,15 +11,11 @@ namespace ringcomm::cuda {
 inline cu::DevicePtr address(const void* p) { return reinterpret_cast<cu::DevicePtr>(p); }
 inline char* pointer(cu::DevicePtr p) { return reinterpret_cast<char*>(p); }
 
-inline bool refuse(Cause cause, const std::string& text, Error& error) {
-  error = {};
-  error.cause = cause;
-  std::snprintf(error.text, sizeof error.text, "%s", text.c_str());
-  return false;
-}
-
 // "GPU-" and the bytes as nvidia-smi groups them.
 std::string text_of(const cu::Uuid& uuid);
+
+// Random bytes of this process. A pid is not enough: two containers may both have a process 7.
+const std::array<uint8_t, 16>& this_process();
 
 // The context is this thread's while it lives. Getting it is a look at a thread's own variable; setting happens in threads that had another one.
 class DriverRuntime::Current {

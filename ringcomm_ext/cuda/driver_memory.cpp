@@ -1,5 +1,4 @@
 // What DriverRuntime does about memory: the device's, the host's, and peers'.
-#include <array>
 #include <cstring>
 
 #include "core/random_bytes.h"
@@ -10,12 +9,6 @@ namespace {
 
 constexpr int64_t kSetUpNs = 30'000'000'000;  // guessed: zeroes behind whatever else keeps the device busy
 
-// A pid is not enough: two containers may both have a process 7.
-const std::array<uint8_t, 16>& this_process() {
-  static const auto bytes = random_bytes<16>();
-  return bytes;
-}
-
 bool same(const cu::Uuid& a, const cu::Uuid& b) { return std::memcmp(a.bytes, b.bytes, sizeof a.bytes) == 0; }
 
 std::string bytes_text(size_t bytes, const DeviceFacts& facts) {
@@ -23,6 +16,11 @@ std::string bytes_text(size_t bytes, const DeviceFacts& facts) {
 }
 
 }  // namespace
+
+const std::array<uint8_t, 16>& this_process() {
+  static const auto bytes = random_bytes<16>();
+  return bytes;
+}
 
 bool DriverRuntime::allocate(size_t bytes, char*& out, Error& error) {
   const Current current(*this, error);
@@ -73,6 +71,23 @@ bool DriverRuntime::reaches(const cu::Uuid& device, Error& error) {
     if (can) return true;
     return refuse(Cause::connection, facts_.uuid + " cannot reach the memory of " + text_of(device), error);
   }
+  return true;
+}
+
+bool DriverRuntime::unreachable(std::vector<std::string>& out, Error& error) {
+  std::vector<std::string> found;
+  for (int i = 0; i < driver_.devices; ++i) {
+    cu::Device other;
+    cu::Uuid uuid;
+    int can = 0;
+    if (!good(t_.device_get(&other, i), "cuDeviceGet", error) ||
+        !good(t_.device_uuid(&uuid, other), "cuDeviceGetUuid", error))
+      return false;
+    if (same(uuid, uuid_)) continue;
+    if (!good(t_.can_access_peer(&can, device_, other), "cuDeviceCanAccessPeer", error)) return false;
+    if (!can) found.push_back(text_of(uuid));
+  }
+  out = std::move(found);
   return true;
 }
 

@@ -69,6 +69,11 @@ bool DriverRuntime::read_facts(int ordinal, Error& error) {
   facts_.ordinal = ordinal;
   facts_.name = name;
   facts_.uuid = text_of(uuid_);
+  for (const uint8_t byte : this_process()) {
+    char two[3];
+    std::snprintf(two, sizeof two, "%02x", byte);
+    facts_.process += two;
+  }
   facts_.one_process = mode == cu::kComputeModeExclusiveProcess;
   facts_.driver_version = driver_.version;
   char pci[32];

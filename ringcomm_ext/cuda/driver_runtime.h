@@ -21,6 +21,7 @@ class DriverRuntime final : public DeviceRuntime {
 
   bool allocate(size_t bytes, char*& out, Error& error) override;
   void free(char* memory) override;
+  bool unreachable(std::vector<std::string>& out, Error& error) override;
   bool share(const char* data, size_t bytes, SharedMemory& out, Error& error) override;
   bool import(const SharedMemory& from, ImportedMemory& out, Error& error) override;
   void close(const ImportedMemory& memory) override;

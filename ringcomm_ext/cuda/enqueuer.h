@@ -22,13 +22,11 @@
 #include "cuda/combine_call.h"
 #include "cuda/device_runtime.h"
 #include "cuda/enqueuer_layout.h"
+#include "cuda/kernel_call.h"
 
 namespace ringcomm::cuda {
 
-struct EnqueuedChunk {
-  char* data = nullptr;
-  size_t count = 0;  // elements
-};
+using EnqueuedChunk = DeviceChunk;
 
 struct EnqueuedCall {
   const Program* program = nullptr;

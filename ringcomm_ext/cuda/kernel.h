@@ -135,15 +135,6 @@ class KernelInterpreter {
     return true;
   }
 
-  // Rounded, as if the caller had multiplied.
-  RINGCOMM_DEVICE_CALL Cells scaled(const Cells cell) {
-    typename Format::Lane lane[Format::kLanes];
-    Format::read(cell, lane, call_.variant);
-    RINGCOMM_UNROLL
-    for (int i = 0; i < Format::kLanes; ++i) lane[i] *= static_cast<typename Format::Lane>(call_.factor);
-    return Format::write(lane, call_.variant);
-  }
-
   // All sources by the call's operation; where `divisor` is not 0, divided by it.
   RINGCOMM_DEVICE bool combine(int sources, int targets, const Piece& p, uint32_t divisor) {
     constexpr uint32_t kCell = sizeof(Cells);
@@ -155,16 +146,13 @@ class KernelInterpreter {
         Cells cell;
         if (!load(k, at, bytes, cell)) return false;
         if constexpr (Format::kScales)
-          if (shared_.source_scaled[k]) cell = scaled(cell);
+          if (shared_.source_scaled[k]) cell = scaled<Format>(cell, call_.factor, call_.variant);
         Format::read(cell, a.lane, call_.variant);
         return true;
       };
       Accumulator<Format> all;
       if (!tree(static_cast<ReduceOp>(call_.op), sources, read, call_.variant, all)) return false;
-      if (divisor != 0) {
-        RINGCOMM_UNROLL
-        for (int i = 0; i < Format::kLanes; ++i) all.lane[i] = divided(all.lane[i], divisor, call_.variant);
-      }
+      if (divisor != 0) divide(all, divisor, call_.variant);
       store(targets, at, bytes, Format::write(all.lane, call_.variant));
     }
     return true;

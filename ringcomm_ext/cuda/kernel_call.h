@@ -66,7 +66,7 @@ struct DeviceChunks {
   const DeviceChunk* list;  // null: cut as above
 };
 
-// Why a block gave up. `word` is stored last and is 0 while all is well.
+// Why a block gave up, the first time. `word` is stored last and is 0 while all is well.
 struct Failure {
   uint64_t word;  // FailureWord
   uint64_t tag;   // of the slot that carried another call's

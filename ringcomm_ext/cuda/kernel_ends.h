@@ -174,6 +174,7 @@ class KernelEnds {
     if (ld_relaxed_sys(&shared_.failed) != 0) return;
     st_relaxed_sys(&shared_.failed, 1);
     Failure& f = call_.failures[ctx_.blk];
+    if (ld_relaxed_sys(&f.word) != 0) return;  // an earlier call's: what came of it says less
     st_relaxed_sys(&f.tag, tag);
     st_relaxed_sys(&f.word, static_cast<uint64_t>(step_) << kFailureStep |
                                 (static_cast<uint64_t>(peer) & kFailurePeerMask) << kFailurePeer |

@@ -5,6 +5,9 @@
 namespace ringcomm::cuda {
 namespace {
 
+constexpr const char* kNames[kFamilies] = {"bytes",    "int8",    "int16",   "int32",   "int64", "float16",
+                                           "bfloat16", "float32", "float64", "boolean", "float8"};
+
 struct Row {
   DType dtype;
   Family family;
@@ -61,12 +64,16 @@ bool allowed(const Row& row, ReduceOp op) {
 
 }  // namespace
 
-const char* kernel_name(Family family) {
-  static const char* const names[kFamilies] = {"ringcomm_bytes",    "ringcomm_int8",    "ringcomm_int16",
-                                               "ringcomm_int32",    "ringcomm_int64",   "ringcomm_float16",
-                                               "ringcomm_bfloat16", "ringcomm_float32", "ringcomm_float64",
-                                               "ringcomm_boolean",  "ringcomm_float8"};
-  return names[static_cast<int>(family)];
+std::string kernel_name(Family family) { return std::string("ringcomm_") + kNames[static_cast<int>(family)]; }
+std::string combine_name(Family family) { return std::string("ringcomm_combine_") + kNames[static_cast<int>(family)]; }
+
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> all;
+  for (int f = 0; f < kFamilies; ++f) {
+    all.push_back(kernel_name(static_cast<Family>(f)));
+    if (static_cast<Family>(f) != Family::bytes) all.push_back(combine_name(static_cast<Family>(f)));
+  }
+  return all;
 }
 
 KernelChoice moving_kernel(size_t element) {

@@ -1,6 +1,9 @@
 // Which kernel runs which dtype and operation. Host side; no CUDA header.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "core/types.h"
 
 namespace ringcomm::cuda {
@@ -9,8 +12,11 @@ namespace ringcomm::cuda {
 enum class Family { bytes, int8, int16, int32, int64, float16, bfloat16, float32, float64, boolean, float8 };
 inline constexpr int kFamilies = 11;
 
-// Its name in the module: "ringcomm_" and the family's.
-const char* kernel_name(Family family);
+// The interpreter's name in the module, "ringcomm_" and the family's; and the short kernel's (combine_call.h), "ringcomm_combine_" and the family's: of every family but `bytes`.
+std::string kernel_name(Family family);
+std::string combine_name(Family family);
+// All of them: what a module must have.
+std::vector<std::string> kernel_names();
 
 struct KernelChoice {
   Family family = Family::bytes;

@@ -2,6 +2,7 @@
 // chosen where two cells are joined, all threads alike: a kernel for each took nvcc four times as long. So is signedness.
 #pragma once
 
+#include "cuda/combine_call.h"
 #include "cuda/formats.h"
 #include "cuda/kernel_call.h"
 
@@ -131,8 +132,24 @@ RINGCOMM_DEVICE void join(ReduceOp op, Accumulator<Format>& to, const Accumulato
   }
 }
 
+// A cell of an input that counts `factor` times: rounded, as if the caller had multiplied.
+template <class Format>
+RINGCOMM_DEVICE_CALL typename Format::Cells scaled(const typename Format::Cells cell, double factor, Variant variant) {
+  typename Format::Lane lane[Format::kLanes];
+  Format::read(cell, lane, variant);
+  RINGCOMM_UNROLL
+  for (int i = 0; i < Format::kLanes; ++i) lane[i] *= static_cast<typename Format::Lane>(factor);
+  return Format::write(lane, variant);
+}
+
+template <class Format>
+RINGCOMM_DEVICE void divide(Accumulator<Format>& all, uint32_t divisor, Variant variant) {
+  RINGCOMM_UNROLL
+  for (int i = 0; i < Format::kLanes; ++i) all.lane[i] = divided(all.lane[i], divisor, variant);
+}
+
 inline constexpr int kLevels = 6;  // of fours
-static_assert(kMaxSources < (4 << kLevels));
+static_assert(kMaxSources < (4 << kLevels) && kMostCombined < (4 << kLevels));
 
 // The tree of core/reduce.h over sources 0 to n - 1, as a binary counter of fours: a subtree waits for its right neighbour of the same size. load(k, accumulator) may fail;
 // then so does this. Four loads are in flight at a time. What waits is in local memory: it is touched once for four sources, and few calls have more than eight.

@@ -16,7 +16,10 @@ import pytest
 import fatbin
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS = ("bytes", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "boolean", "float8")
+REDUCING = ("int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "boolean", "float8")
+FAMILIES = ("bytes", *REDUCING)
+COMBINE = tuple(f"combine_{family}" for family in REDUCING)
+"""The short kernels of memop mode; the others interpret programs."""
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +38,30 @@ def entries(ptx: str) -> dict[str, str]:
     return {m[1]: text for text in found if (m := re.match(r"\s*ringcomm_(\w+)\(", text)) is not None}
 
 
-def test_there_is_a_kernel_for_each_family(ptx: str) -> None:
-    assert set(entries(ptx)) == set(KERNELS)
+def interpreters(ptx: str) -> dict[str, str]:
+    """Those of the entries that wait and signal."""
+    return {name: text for name, text in entries(ptx).items() if name not in COMBINE}
+
+
+def test_there_is_an_interpreter_for_each_family_and_a_short_kernel_where_it_reduces(ptx: str) -> None:
+    assert set(entries(ptx)) == {*FAMILIES, *COMBINE}
 
 
 def test_signals_are_acquired_and_released_at_system_scope(ptx: str) -> None:
-    for name, text in entries(ptx).items():
+    for name, text in interpreters(ptx).items():
         assert text.count("ld.acquire.sys.u32") >= 3, name  # a head, a credit, a credit at the end
         assert text.count("st.release.sys.u32") >= 2, name  # a head, a credit
         assert "st.relaxed.sys.u64" in text, name  # low latency
     for weaker in (".acquire.gpu", ".release.gpu", ".acquire.cta", ".release.cta", "membar", "atom.", "red.global"):
         assert weaker not in ptx, weaker
+
+
+def test_short_kernels_wait_for_nobody(ptx: str) -> None:
+    """Their stream does; ranks that share a GPU must not spin on it."""
+    for name in COMBINE:
+        text = entries(ptx)[name]
+        for waiting in (".acquire", ".release", ".relaxed", "bar.", "barrier.", "globaltimer"):
+            assert waiting not in text, f"{name}: {waiting}"
 
 
 def test_nothing_is_read_through_the_cache_for_constants(ptx: str) -> None:
@@ -55,7 +71,7 @@ def test_nothing_is_read_through_the_cache_for_constants(ptx: str) -> None:
 
 
 def test_data_moves_in_accesses_of_16_bytes(ptx: str) -> None:
-    for name, text in entries(ptx).items():
+    for name, text in interpreters(ptx).items():
         assert re.search(r"ld(\.\w+)*\.v(4\.[bu]32|2\.[bu]64)", text), name
         assert re.search(r"st(\.\w+)*\.v(4\.[bu]32|2\.[bu]64)", text), name
 
@@ -69,16 +85,17 @@ def test_roundings_are_those_of_the_host(ptx: str) -> None:
 def test_the_parameter_has_the_size_that_the_host_gives_it(ptx: str, tmp_path: Path) -> None:
     source = tmp_path / "size.cpp"
     source.write_text(
-        '#include <cstdio>\n#include "cuda/kernel_call.h"\n'
-        "using ringcomm::cuda::KernelCall;\n"
-        'int main() { std::printf("%zu %zu", sizeof(KernelCall), alignof(KernelCall)); }\n'
+        '#include <cstdio>\n#include "cuda/combine_call.h"\n#include "cuda/kernel_call.h"\n'
+        'template <class T> void say() { std::printf("%zu %zu ", sizeof(T), alignof(T)); }\n'
+        "int main() { say<ringcomm::cuda::KernelCall>(), say<ringcomm::cuda::CombineCall>(); }\n"
     )
     binary = tmp_path / "size"
     command = ["c++", "-std=c++20", f"-I{ROOT / 'ringcomm_ext'}", str(source), "-o", str(binary)]
     subprocess.run(command, check=True, timeout=120)
-    size, alignment = subprocess.run([binary], check=True, capture_output=True, text=True).stdout.split()
+    words = subprocess.run([binary], check=True, capture_output=True, text=True).stdout.split()
     for name, text in entries(ptx).items():
         found = re.findall(r"\.param \.align (\d+) \.b8 ringcomm_\w+_param_0\[(\d+)\]", text)
+        size, alignment = words[2:] if name in COMBINE else words[:2]
         assert found == [(alignment, size)], name
 
 
@@ -133,7 +150,7 @@ def test_targets_are_the_environments_or_what_this_nvcc_knows(monkeypatch: pytes
 
 def test_only_what_the_device_code_is_made_of_makes_it_compile_again() -> None:
     names = {str(path.relative_to(ROOT / "ringcomm_ext")) for path in fatbin.sources()}
-    assert {"cuda/kernels.cu", "cuda/kernel.h", "cuda/device_context.h", "core/types.h"} <= names
+    assert {"cuda/kernels.cu", "cuda/kernel.h", "cuda/combine.h", "cuda/device_context.h", "core/types.h"} <= names
     assert not {"cuda/layout.h", "cuda/kernels.h", "cuda/emulated_context.h"} & names
 
 

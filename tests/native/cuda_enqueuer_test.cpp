@@ -91,7 +91,7 @@ void premultiplied() {
     Messages all = messages(group, pattern, 40, 16, 0);
     for (int r = 0; r < 2; ++r) {
       EnqueuedCall& call = all[static_cast<size_t>(r)]->call();
-      call.kernel = kCombine[1], call.op = ReduceOp::avg, call.premultiplied = true, call.factor = 3;
+      call.kernel = combine_name(Family::float32), call.op = ReduceOp::avg, call.premultiplied = true, call.factor = 3;
       memory.push_back(pinned_memory(*group.runtime, 8 * 40, error));
       auto* const words = reinterpret_cast<float*>(memory.back()->host);
       for (int i = 0; i < 40; ++i) words[i] = static_cast<float>(i + 100 * r);
@@ -159,11 +159,10 @@ void errors_and_refusals() {
 // One of two ranks in a process of its own. `pages`: of both ranks' flags.
 void rank_in_a_process(int rank, int line, SharedPages* const (&pages)[2], const EnqueuerLayout& layout) {
   fake_cuda_reset();
-  register_all_combine();
   Error error;
   {
     const auto runtime = DriverRuntime::open(fake_cuda(), 0, error);
-    CHECK(runtime && runtime->load_kernels(fake_cuda_image(), kCombine, error));
+    CHECK(runtime && runtime->load_kernels(fake_cuda_image(), kernel_names(), error));
     const DeviceMemory data = device_memory(*runtime, layout.data_bytes(), error);
     SharedMemory own, others;
     CHECK(runtime->share(*data, layout.data_bytes(), own, error));

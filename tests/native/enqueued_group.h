@@ -5,66 +5,14 @@
 #include <vector>
 
 #include "check.h"
-#include "core/reduce.h"
 #include "cuda/driver_runtime.h"
 #include "cuda/enqueuer.h"
+#include "cuda/kernels.h"
 #include "cuda_shared.h"
 #include "fake_cuda.h"
-#include "programs.h"
+#include "patterns.h"
 
 namespace ringcomm::test {
-
-enum class Pattern { one_shot, ring, lagging_ring, all_gather, all_to_all, broadcast };
-inline constexpr int kPatterns = 6;
-
-inline Packed table_of(Pattern pattern, int ranks, int rank) {
-  switch (pattern) {
-    case Pattern::one_shot:
-      return one_shot(ranks, rank);
-    case Pattern::ring:
-      return ring(ranks, rank, 0);
-    case Pattern::lagging_ring:
-      return ring(ranks, rank, 1);
-    case Pattern::all_gather:
-      return all_gather(ranks, rank);
-    case Pattern::all_to_all:
-      return all_to_all(ranks, rank);
-    case Pattern::broadcast:
-      return broadcast(ranks, rank, ranks - 1);
-  }
-  return {};
-}
-
-// The kernels of combine_call.h on the host, for one dtype.
-inline void register_combine(const std::string& name, DType dtype) {
-  fake_cuda_kernel(name, sizeof(cuda::CombineCall), [dtype](const FakeLaunch& launch) {
-    const auto& c = *static_cast<const cuda::CombineCall*>(launch.parameter);
-    const size_t bytes = c.count * element_size(dtype);
-    std::vector<std::vector<char>> scaled(static_cast<size_t>(c.nsources));
-    std::vector<const void*> sources;
-    for (int k = 0; k < c.nsources; ++k) {
-      sources.push_back(c.sources[k]);
-      if (!(c.scaled[k / 64] >> (k % 64) & 1)) continue;
-      CHECK(dtype == DType::float32);
-      std::vector<char>& own = scaled[static_cast<size_t>(k)];
-      own.assign(c.sources[k], c.sources[k] + bytes);
-      for (size_t i = 0; i < c.count; ++i) reinterpret_cast<float*>(own.data())[i] *= static_cast<float>(c.factor);
-      sources.back() = own.data();
-    }
-    std::vector<char> result(bytes);
-    if (c.nsources == 1)
-      std::memcpy(result.data(), sources[0], bytes);
-    else
-      reduce_function(dtype, static_cast<ReduceOp>(c.op))(result.data(), sources.data(), c.nsources, c.count,
-                                                          c.divisor ? static_cast<int>(c.divisor) : 1);
-    for (int k = 0; k < c.ntargets; ++k) std::memcpy(c.targets[k], result.data(), bytes);
-  });
-}
-inline const std::vector<std::string> kCombine = {"combine_int32", "combine_float32"};
-inline void register_all_combine() {
-  register_combine(kCombine[0], DType::int32);
-  register_combine(kCombine[1], DType::float32);
-}
 
 // One rank's part of one call of int32, its memory, and what must come out.
 class EnqueuedMessage {
@@ -82,7 +30,7 @@ class EnqueuedMessage {
     CHECK(memory_);
     call_.program = &program_;
     call_.element = 4, call_.piece = piece;
-    call_.kernel = kCombine[0], call_.op = ReduceOp::sum;
+    call_.kernel = cuda::combine_name(cuda::Family::int32), call_.op = ReduceOp::sum;
     cut(call_.in, memory_->device, program_.nchunks_in, in_);
     cut(call_.out, memory_->device + 4 * in_, program_.nchunks_out, out_);
     fill_in(seed);
@@ -147,10 +95,9 @@ class EnqueuedMessage {
 class EnqueuedGroup {
  public:
   explicit EnqueuedGroup(const cuda::EnqueuerShape& shape) : layout(shape) {
-    register_all_combine();
     Error error;
     runtime = cuda::DriverRuntime::open(fake_cuda(), 0, error);
-    CHECK(runtime && runtime->load_kernels(fake_cuda_image(), kCombine, error));
+    CHECK(runtime && runtime->load_kernels(fake_cuda_image(), cuda::kernel_names(), error));
     std::vector<cuda::RankSegments> segments;
     for (int r = 0; r < shape.ranks; ++r) {
       data_.push_back(cuda::device_memory(*runtime, layout.data_bytes() + 1, error));

@@ -34,8 +34,13 @@ cu::Context* current() { return current_context; }
 
 cu::Result misused(const std::string& text, cu::Result result) {
   const std::lock_guard lock(state().mutex);
-  state().misuse += std::string(current_call) + ": " + text + "\n";
+  note(std::string(current_call) + ": " + text);
   return result;
+}
+
+void note(const std::string& text) {
+  state().misuse += text + "\n";
+  if (std::getenv("FAKE_CUDA_ABORT") != nullptr) fail("fake CUDA driver", 0, text);
 }
 
 cu::Result enter(const char* name, Needs needs) {
@@ -75,15 +80,21 @@ void fake_cuda_reset(const FakeMachine& machine) {
   s.calls.clear();
   s.log.clear();
   s.misuse.clear();
+  ++s.resets;
 }
 
 const cuda::Driver& fake_cuda() {
   static cuda::Driver& driver = *new cuda::Driver;
+  static std::mutex& one_at_a_time = *new std::mutex;
+  static int resets = -1;
+  const std::lock_guard lock(one_at_a_time);
+  if (resets == state().resets) return driver;  // others may be reading it
 #define TAKE(member, name, parameters) driver.table.member = cu::name;
   RINGCOMM_CUDA_FUNCTIONS(TAKE)
 #undef TAKE
   std::string why_not;
   if (!cuda::start_driver(driver, why_not)) fail(__FILE__, __LINE__, why_not);
+  resets = state().resets;
   return driver;
 }
 

@@ -1,12 +1,14 @@
 // A CUDA driver without hardware: functions of the same names as libcuda.so.1 exports, and a Driver with them in its table. For tests only, never shipped.
 //
 // Device memory is a memfd, so that other processes can open it by its IPC handle; a stream is a thread with a queue, so everything enqueued runs later, at any
-// time, in the order of its stream alone; memops store and load flags with release and acquire; a launch calls a function that the test has registered under the kernel's name.
+// time, in the order of its stream alone; memops store and load flags with release and acquire; a launch calls a function that the test has registered under the kernel's name, or else
+// the kernel of that name in kernels.cu, compiled for the host (fake_cuda_kernels.cpp).
 //
 // It is strict where the driver is undefined or lenient. A misuse is answered with an error and noted, and every test ends by asking for the notes:
 //   calls before cuInit, without the context, in a forked child; addresses that are no device's (the host's own address of mapped memory too); memory used after its
 //   free; memory freed while other processes have it open, or while a stream waits for ever; an own IPC handle opened; a handle of an address that is no base; a stream
 //   destroyed with work to do.
+// Where the environment has FAKE_CUDA_ABORT the first misuse ends the process: for programs that cannot ask.
 // What it cannot show is in docs/cuda.md.
 #pragma once
 
@@ -36,7 +38,7 @@ struct FakeLaunch {
   unsigned blocks, threads;
   const void* parameter;
 };
-// In every module from here on. `bytes` of the parameter are copied at the launch.
+// In every module from here on, instead of the real one. `bytes` of the parameter are copied at the launch.
 void fake_cuda_kernel(const std::string& name, size_t bytes, std::function<void(const FakeLaunch&)> function);
 // What a module is loaded from.
 const void* fake_cuda_image();

@@ -142,7 +142,7 @@ FAKE_CUDA(cuMemFree_v2, (cu::DevicePtr pointer)) {
     if (found != state().memory.end() && found->second.kind == Kind::device)
       for (const auto& pid : found->second.header->pids)
         if (pid != 0 && !fake_cuda_is_dead(pid)) {
-          state().misuse += "cuMemFree_v2: process " + std::to_string(pid) + " still has it open\n";
+          gpu::note("cuMemFree_v2: process " + std::to_string(pid) + " still has it open");
           return cu::kIllegalState;
         }
   }

@@ -257,9 +257,13 @@ FAKE_CUDA(cuModuleGetFunction, (cu::Function * *function, cu::Module* module, co
   ENTER("cuModuleGetFunction", context);
   const std::lock_guard lock(state().mutex);
   if (!state().modules.contains(module)) return cu::kInvalidHandle;
-  const auto found = state().kernels.find(name);
-  if (found == state().kernels.end()) return cu::kNotFound;
-  *function = &found->second;
+  if (const auto found = state().kernels.find(name); found != state().kernels.end()) {
+    *function = &found->second;
+    return cu::kSuccess;
+  }
+  const auto real = gpu::real_kernels().find(name);
+  if (real == gpu::real_kernels().end()) return cu::kNotFound;
+  *function = &real->second;
   return cu::kSuccess;
 }
 

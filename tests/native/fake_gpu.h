@@ -17,7 +17,7 @@ namespace ringcomm::cu {
 
 struct Context {
   Device device = 0;
-  int retained = 0;
+  std::atomic<int> retained{0};
 };
 struct Module {
   Context* context;
@@ -100,8 +100,12 @@ struct State {
   std::map<std::string, int> calls;
   std::vector<std::string> log;
   std::string misuse;
+  std::atomic<int> resets{0};
 };
 State& state();
+
+// By name: kernels.cu, compiled for the host (fake_cuda_kernels.cpp).
+std::map<std::string, cu::Function>& real_kernels();
 
 // What every call begins with: counted, failed where the test wants it, and only with what it needs.
 enum class Needs { nothing, init, context };
@@ -109,6 +113,8 @@ cu::Result enter(const char* name, Needs needs);
 cu::Context* current();
 // Notes it, with the call last entered in this thread. The lock must not be held.
 cu::Result misused(const std::string& text, cu::Result result = cu::kInvalidValue);
+// The same with any text, under the lock.
+void note(const std::string& text);
 
 // The memory that holds all these bytes; null: none does. Under the lock.
 const Memory* holding(uintptr_t address, size_t bytes, uintptr_t* base = nullptr);

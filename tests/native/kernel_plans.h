@@ -14,18 +14,6 @@ inline Plan plan(const Make& make, int ranks) {
   return all;
 }
 
-// Chunk j to rank j, which reduces it and gives it to all.
-inline Packed two_shot(int ranks, int rank) {
-  Table t(Collective::all_reduce, ranks, rank, ranks, ranks);
-  if (ranks == 1) return t.copy(in(0), out(0)).pack();
-  for (int k = 1; k < ranks; ++k) t.send(in(t.at(k)), t.pair_to(t.at(k)));
-  std::vector<int32_t> sources;
-  for (int r = 0; r < ranks; ++r) sources.push_back(r == rank ? in(rank) : t.pair_from(r));
-  t.step(Opcode::reduce_send, in(rank), sources, {t.fan_out()}, {out(rank), 1, true, Lend::always});
-  for (int k = 1; k < ranks; ++k) t.receive(t.fan_out_from(t.at(k)), out(t.at(k)), 2);
-  return t.pack();
-}
-
 // Down a chain to rank 0 and back up: forwards with and without destination, and slots of rank 0's fan-out that are taken unread.
 inline Packed chain_and_back(int ranks, int rank) {
   Table t(Collective::all_reduce, ranks, rank, 1, 1);

@@ -120,6 +120,18 @@ inline Packed one_shot_lending(int ranks, int rank, Lend lend) {
 
 inline Packed one_shot(int ranks, int rank) { return one_shot_lending(ranks, rank, Lend::apart); }
 
+// Chunk j to rank j, which reduces it and gives it to all.
+inline Packed two_shot(int ranks, int rank) {
+  Table t(Collective::all_reduce, ranks, rank, ranks, ranks);
+  if (ranks == 1) return t.copy(in(0), out(0)).pack();
+  for (int k = 1; k < ranks; ++k) t.send(in(t.at(k)), t.pair_to(t.at(k)));
+  std::vector<int32_t> sources;
+  for (int r = 0; r < ranks; ++r) sources.push_back(r == rank ? in(rank) : t.pair_from(r));
+  t.step(Opcode::reduce_send, in(rank), sources, {t.fan_out()}, {out(rank), 1, true, Lend::always});
+  for (int k = 1; k < ranks; ++k) t.receive(t.fan_out_from(t.at(k)), out(t.at(k)), 2);
+  return t.pack();
+}
+
 // Reduce-scatter, then all-gather `lag` loops behind; chunk c comes home to rank c.
 inline Packed ring(int ranks, int rank, int lag) {
   Table t(Collective::all_reduce, ranks, rank, ranks, ranks);
