@@ -1,9 +1,9 @@
 """Builds ringcomm/kernels.fatbin, the device code of ringcomm_ext/cuda, where there is an nvcc; else says why not.
 
 No CUDA header and no CUDA library takes part in the rest of the build, and torch's idea of where CUDA is is not asked
-for: nvcc is $CUDA_HOME/bin/nvcc, $CUDA_PATH/bin/nvcc or the one on PATH. RINGCOMM_CUDA_TARGETS chooses what it compiles
-for: some of sm_80, sm_90, sm_100 (and others that nvcc knows) and ptx, or none. Results are kept in build/, by a digest
-of all that goes in.
+for: nvcc is $CUDA_HOME/bin/nvcc, $CUDA_PATH/bin/nvcc or the one on PATH. RINGCOMM_BUILD_CUDA_TARGETS chooses what it
+compiles for: some of sm_80, sm_90, sm_100 (and others that nvcc knows) and ptx, or none. Results are kept in build/, by
+a digest of all that goes in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "ringcomm_ext" / "cuda" / "kernels.cu"
 NAME = "kernels.fatbin"
-VARIABLE = "RINGCOMM_CUDA_TARGETS"
+VARIABLE = "RINGCOMM_BUILD_CUDA_TARGETS"
 DEFAULT_TARGETS = ("sm_80", "sm_90", "sm_100", "ptx")  # an sm_80 cubin serves 8.6 and 8.9 too; ptx: all after the last
 # -fmad=false: sums and products keep the roundings of the host's kernels.
 FLAGS = ["-std=c++20", "-O3", "-fmad=false", f"-I{ROOT / 'ringcomm_ext'}"]
@@ -30,7 +30,7 @@ class NoKernels(Exception):
 
 
 class WrongTargets(ValueError):
-    """RINGCOMM_CUDA_TARGETS names what cannot be; the message says what can."""
+    """RINGCOMM_BUILD_CUDA_TARGETS names what cannot be; the message says what can."""
 
 
 @dataclass(frozen=True)

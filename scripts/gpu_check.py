@@ -99,7 +99,7 @@ def _run(command: list[str]) -> None:
 
 
 def kernels(given: str | None) -> Path:
-    """The fatbin: `given`, or built now for $RINGCOMM_CUDA_TARGETS, else sm_90. Raises BuildFailed."""
+    """The fatbin: `given`, or built now for $RINGCOMM_BUILD_CUDA_TARGETS, else sm_90. Raises BuildFailed."""
     if given is not None:
         return Path(given)
     os.environ.setdefault(fatbin.VARIABLE, "sm_90")

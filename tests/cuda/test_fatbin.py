@@ -158,7 +158,7 @@ def test_none_is_a_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setenv("CUDA_HOME", str(fake_nvcc(tmp_path)))
     monkeypatch.setenv(fatbin.VARIABLE, "none")
     kernels = fatbin.build(tmp_path / "build")
-    assert (kernels.file, kernels.missing) == (None, "RINGCOMM_CUDA_TARGETS=none when ringcomm was built")
+    assert (kernels.file, kernels.missing) == (None, "RINGCOMM_BUILD_CUDA_TARGETS=none when ringcomm was built")
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def other(**told: Any) -> dict[str, Any]:
 def test_the_port_is_opened_once_and_told_in_one_exchange(fresh: None) -> None:
     asked: list[str] = []
 
-    def exchange(card: dict[str, Any], group: str) -> list[dict[str, Any]]:
+    def exchange(card: dict[str, Any], group: str, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
         asked.append(group)
         return [{**card, "nonce": "x"}, {**other(key=card["key"]), "nonce": "y"}]
 
@@ -125,7 +125,7 @@ def test_the_port_is_opened_once_and_told_in_one_exchange(fresh: None) -> None:
 
 
 def refusal(kind: type[Exception], told: dict[str, Any]) -> str:
-    def exchange(card: dict[str, Any], group: str) -> list[dict[str, Any]]:
+    def exchange(card: dict[str, Any], group: str, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [card, told]
 
     two = [{**one, "nonce": ""} for one in cards("a", "b")]
@@ -179,7 +179,7 @@ def test_all_ranks_see_the_same_addresses_and_one_key(fresh: None) -> None:
     store = dist.HashStore()
 
     def rank(number: int) -> list[dict[str, Any]]:
-        def exchange(card: dict[str, Any], group: str) -> list[dict[str, Any]]:
+        def exchange(card: dict[str, Any], group: str, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
             return bootstrap.exchange(store, number, 3, card, 30.0, group)
 
         first = exchange({"machine": str(number), "hostname": "h"}, "g")
