@@ -179,8 +179,8 @@ def test_all_ranks_see_the_same_addresses_and_one_key(fresh: None) -> None:
     store = dist.HashStore()
 
     def rank(number: int) -> list[dict[str, Any]]:
-        def exchange(card: dict[str, Any], group: str, known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            return bootstrap.exchange(store, number, 3, card, 30.0, group)
+        def exchange(card: dict[str, Any], group: str, known: Any = None) -> list[dict[str, Any]]:
+            return bootstrap.exchange(store, number, 3, card, 30.0, group, known)
 
         first = exchange({"machine": str(number), "hostname": "h"}, "g")
         return wires.introduced(Extension(), loaded(), store, "g", first, exchange)
