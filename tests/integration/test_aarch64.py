@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from native import NOT_EMULATED
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "native.py"
 NEEDS = ("aarch64-linux-gnu-g++", "qemu-aarch64")
@@ -38,7 +40,8 @@ def test_without_the_tools_it_says_what_is_missing(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(bool(MISSING), reason=f"cross-building needs {' and '.join(MISSING)}; see tests/README.md")
 def test_every_native_test_passes_on_aarch64() -> None:
-    names = sorted(path.stem for path in (ROOT / "tests" / "native").glob("*_test.cpp"))
+    all_names = (path.stem for path in (ROOT / "tests" / "native").glob("*_test.cpp"))
+    names = sorted(name for name in all_names if name not in NOT_EMULATED)
     done = native(os.environ["PATH"])
     assert done.returncode == 0, done.stdout + done.stderr
     passed = [line.split()[1] for line in done.stdout.splitlines() if line.split()[:1] == ["ok"]]
