@@ -44,6 +44,7 @@ struct Stream {
 
   Context* const context;
   std::atomic<bool> capturing{false};
+  std::atomic<bool> unordered{false};
   std::vector<Work> captured;
 
  private:
