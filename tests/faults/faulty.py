@@ -27,8 +27,14 @@ NOTICED = 3.0
 LATE = 1.0
 """Seconds a time-out may come late."""
 LEFT = 2.0 + 0.5
-"""Seconds destroy may take in a broken group: 2 s is the promise, and half a second for a busy machine."""
+"""Seconds destroy may take in a broken group: 2 s is the promise, and half a second for the rest."""
 ROOT = Path(ringcomm.__file__).resolve().parents[1]
+
+
+def allowed(seconds: float) -> float:
+    """Such a limit on a machine as busy as this one: so many times longer as tasks share a core (the load of the last
+    minute), and no longer where each has its own."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @dataclass

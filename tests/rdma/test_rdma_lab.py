@@ -16,6 +16,8 @@ from lab_nodes import SCRIPTS, port_state, run, shell, why_not
 from rdma_lab import RdmaLab, RdmaLabError
 from rdma_lab_job import LOST
 
+pytestmark = pytest.mark.guest
+
 
 def test_each_node_has_its_own_name_memory_network_and_processes(rdma_lab: RdmaLab) -> None:
     script = "touch /dev/shm/$(hostname); ls /dev/shm; ls /sys/class/net; cat /proc/*/comm | grep -c rdma_lab || true"

@@ -15,6 +15,8 @@ from rdma_figures import record, write_bandwidth, write_latency
 from rdma_lab import RdmaLab
 from test_rdma_pyverbs import SYSTEM_PYTHON
 
+pytestmark = pytest.mark.guest
+
 TESTS = {"connection_test": ["verbs", "shm+verbs"], "verbs_test": []}
 """The programs, and the kinds that they are to try."""
 PROGRAMS = sorted([*TESTS, "verbs_partner_test", "verbs_speed_test"])
