@@ -67,7 +67,7 @@ def of_group(settings: Config, ranks: int, nodes: tuple[Place, ...] | None, exte
     if key not in _plans:
         if len(_plans) >= 64:
             _plans.clear()
-        _load_user_schedules(settings.schedules, ranks, settings.memory.slots)
+        _prove_user_schedules(settings, ranks)
         channels = policy.most_channels(settings, ranks, nodes)
         _plans[key] = Plan(settings, ranks, channels, _slots(settings, ranks, channels), _digest(settings, extension))
     return _plans[key]
@@ -86,13 +86,28 @@ def _digest(settings: Config, extension: Any) -> dict[str, str]:
     return settings.digest_parts() | versions | {"program format": str(numbers["program_version"])}
 
 
-@lru_cache(maxsize=64)
-def _load_user_schedules(files: tuple[str, ...], ranks: int, slots: int) -> None:
-    if files:
-        from ringcomm import schedules
+def _prove_user_schedules(settings: Config, ranks: int) -> None:
+    """What the policy may run in a group of this size; what it never runs there may be without a program for it."""
+    if not settings.schedules:
+        return
+    from ringcomm import schedules
+    from ringcomm.program.ops import ScheduleError
+    from ringcomm.schedules.user import keep
 
-        for file in files:
-            schedules.load_user(file, ranks=(ranks,), slots=slots)
+    names = {name for file in settings.schedules for name in schedules.load_user(file)}
+    for collective, rules in settings.policy.items():
+        for rule in rules:
+            if rule.schedule not in names or not policy.matches_ranks(rule, ranks):
+                continue
+            carried = "all_reduce" if collective == "barrier" else collective
+            try:
+                for root in schedules.roots(carried, ranks):
+                    schedules.verify_schedule(carried, rule.schedule, ranks, root, settings.memory.slots)
+            except ScheduleError as error:
+                raise ScheduleError(
+                    f"{rule.where}: policy.{collective} chooses {rule.schedule!r} in a group of {ranks} ranks: {error}"
+                ) from None
+    keep(names)
 
 
 @lru_cache(maxsize=1)

@@ -93,11 +93,14 @@ def select(rules: list[Rule], collective: str, nbytes: int) -> Rule:
 def matches(rule: PolicyRule, ranks: int, nodes: int) -> bool:
     """Whether a rule's conditions other than the bytes hold for a group."""
     return (
-        rule.ranks in (None, ranks)
-        and (rule.min_ranks or ranks) <= ranks <= (rule.max_ranks or ranks)
+        matches_ranks(rule, ranks)
         and rule.nodes in (None, nodes)
         and (rule.min_nodes or nodes) <= nodes <= (rule.max_nodes or nodes)
     )
+
+
+def matches_ranks(rule: PolicyRule, ranks: int) -> bool:
+    return rule.ranks in (None, ranks) and (rule.min_ranks or ranks) <= ranks <= (rule.max_ranks or ranks)
 
 
 def node_of(place: Place) -> Place:

@@ -17,9 +17,6 @@ NO_BYTES = {
     "barrier": "it has no message",
 }
 
-# Path -> text of the user's schedule files this process has loaded: they are verified once, not for every group.
-_loaded: dict[str, str] = {}
-
 
 def schedule_files(item: Located | None, base: Path | None) -> tuple[str, ...]:
     """Loads and verifies each file of `schedules`; their absolute paths. base: the folder they are relative to."""
@@ -39,16 +36,12 @@ def schedule_files(item: Located | None, base: Path | None) -> tuple[str, ...]:
 
 
 def _load(path: Path, where: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    if _loaded.get(str(path)) == text:
-        return
     from ringcomm.schedules import load_user
 
     try:
         load_user(path)
     except Exception as error:  # the user's code may raise anything
         raise ConfigError(f"{where}: {path} was not accepted: {type(error).__name__}: {error}") from error
-    _loaded[str(path)] = text
 
 
 def default_policy() -> dict[str, tuple[PolicyRule, ...]]:

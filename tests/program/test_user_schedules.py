@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ringcomm import schedules
-from ringcomm.program.ops import Opcode, ScheduleError
-from ringcomm.schedules import BUILT_IN, SCHEDULES, build, load_user
+from ringcomm import _C, config, plan, schedules
+from ringcomm.errors import ConfigError
+from ringcomm.program.ops import Collective, Opcode, ScheduleError
+from ringcomm.schedules import BUILT_IN, SCHEDULES, build, load_user, user
 from ringcomm.tools.verify import main
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -20,6 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs/writing_a_schedule.md").read_text()
 @pytest.fixture(autouse=True)
 def _registry_as_before() -> Iterator[None]:
     yield
+    user._kept.clear()
     SCHEDULES.clear()
     SCHEDULES.update(BUILT_IN)
     schedules.build.cache_clear()
@@ -113,3 +115,75 @@ def test_the_command_knows_built_in_names_and_says_what_it_does_not_know(capsys:
     assert "slots=1: schedule ring needs at least 2" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["ring", "--ranks", "0"])
+
+
+LIMITED = """
+from ringcomm.program import ScheduleError
+from ringcomm.schedules import BUILT_IN, Schedule
+def only(p):
+    if p.ranks not in ({served}):
+        raise ScheduleError(f"ranks={{p.ranks}}: this schedule is for {served}")
+    return BUILT_IN[{of!r}].build(p)
+SCHEDULES = [Schedule("limited", {{"all_reduce": only}})]
+"""
+
+
+@pytest.mark.parametrize(("served", "ranks"), [("2, 3", 3), ("48,", 48)])
+def test_a_schedule_may_refuse_numbers_of_ranks_when_nobody_asked_for_one(
+    tmp_path: Path, served: str, ranks: int
+) -> None:
+    path = tmp_path / "limited.py"
+    path.write_text(LIMITED.format(served=served, of="ring"))
+    assert load_user(path) == ["limited"]
+    assert build("all_reduce", "limited", ranks, 1).ranks == ranks
+    with pytest.raises(ScheduleError, match=f"ranks=4: this schedule is for {served}"):
+        load_user(path, ranks=[4])
+    path.write_text(LIMITED.format(served="", of="ring"))
+    with pytest.raises(ScheduleError, match="ranks=1: this schedule is for"):
+        load_user(path)
+
+
+def test_a_schedule_that_only_some_ranks_refuse_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "limited.py"
+    path.write_text(LIMITED.format(served="2,", of="ring").replace("not in (2,)", "== 3 and p.rank == 1"))
+    with pytest.raises(ScheduleError, match="ranks=3: this schedule"):
+        load_user(path)
+
+
+def test_a_group_is_made_with_limited_schedules_where_its_rules_choose_them(tmp_path: Path) -> None:
+    (tmp_path / "limited.py").write_text(LIMITED.format(served="2,", of="ring"))
+    rules = [{"ranks": 2, "schedule": "limited"}, {"schedule": "ring"}]
+    settings = config.load({"schedules": [str(tmp_path / "limited.py")], "policy": {"all_reduce": rules}}, {})
+    for ranks in (2, 4):
+        made = plan.of_group(settings, ranks, None, _C)
+        chosen = [row[2] for row in made.rules((0,) * ranks) if row[0] == int(Collective.all_reduce)]
+        assert chosen == ["limited" if ranks == 2 else "ring"]
+    rules[0] = {"min_ranks": 3, "schedule": "limited"}
+    settings = config.load({"schedules": [str(tmp_path / "limited.py")], "policy": {"all_reduce": rules}}, {})
+    with pytest.raises(
+        ScheduleError, match=r"all_reduce chooses 'limited' in a group of 3 ranks: ranks=3: this schedule"
+    ):
+        plan.of_group(settings, 3, None, _C)
+
+
+def test_a_name_that_a_group_was_made_with_stays_what_it_is(tmp_path: Path) -> None:
+    """Else the ranks that are in both groups would build other programs than those that are in one."""
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    first.write_text(LIMITED.format(served="1, 2, 3, 4", of="ring"))
+    second.write_text(LIMITED.format(served="1, 2, 3, 4", of="one_shot"))
+    policy = {"all_reduce": [{"schedule": "limited"}]}
+    config.load({"schedules": [str(second)], "policy": policy}, {})  # read, and no group made
+    settings = config.load({"schedules": [str(first)], "policy": policy}, {})
+    plan.of_group(settings, 2, None, _C)
+    ring = build("all_reduce", "ring", 2, 1).steps
+    assert build("all_reduce", "limited", 2, 1).steps == ring
+    with pytest.raises(ConfigError, match=r"second\.py.*'limited' is taken.* the one of .*first\.py; choose another"):
+        config.load({"schedules": [str(second)], "policy": policy}, {})
+    text = first.read_text()
+    first.write_text(text + "# changed\n")
+    with pytest.raises(ScheduleError, match=r"the one of .*first\.py as it was; choose another"):
+        load_user(first)
+    assert build("all_reduce", "limited", 2, 1).steps == ring
+    first.write_text(text)
+    second.write_text(text)  # the same schedules, in another place
+    assert load_user(first) == load_user(second) == ["limited"]
