@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import native
 from ringcomm.program.ops import Program
@@ -43,6 +44,7 @@ def plans() -> dict[str, tuple[Program, ...]]:
     return found
 
 
+@pytest.mark.ci
 def test_every_schedule_gives_the_hosts_bits(tmp_path: Path) -> None:
     todo = plans()
     assert len(todo) > 60

@@ -68,6 +68,7 @@ def allocation(script: str, path: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [pytest.param("torchrun.sbatch", marks=pytest.mark.long), "tasks.sbatch"])
+@pytest.mark.ci
 def test_a_batch_script_trains_on_all_ranks(name: str, tmp_path: Path) -> None:
     script = files((PAGES / "slurm.md").read_text(), "bash")[name]
     (tmp_path / name).write_text(script)

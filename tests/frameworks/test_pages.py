@@ -18,6 +18,7 @@ PINS = dict(
 MODULES = {"torchrun": "torch", "ray_train": "ray"}  # where a page is not named as its module
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_the_lines_of_a_page_do_what_it_says(path: Path, tmp_path: Path) -> None:
     module = MODULES.get(path.stem, path.stem)

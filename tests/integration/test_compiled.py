@@ -66,7 +66,7 @@ def run(rank: int, world: int, how: str | None) -> list[str]:
 
 
 @pytest.mark.parametrize("how", [None, "aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.ci)])
 def test_functional_collectives(rank_pool: Pools, world: int, how: str | None) -> None:
     wrong = [line for lines in rank_pool(world, backend="ringcomm").run(run, how, timeout=400) for line in lines]
     assert not wrong, wrong

@@ -48,6 +48,7 @@ JOB = """
 
 
 @pytest.mark.parametrize("how", ["kill", pytest.param("raise", marks=pytest.mark.long)])
+@pytest.mark.ci
 def test_torchrun_starts_all_ranks_again_and_the_job_ends_right(tmp_path: Path, how: str) -> None:
     job = tmp_path / "job.py"
     job.write_text(textwrap.dedent(JOB))

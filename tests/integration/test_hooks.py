@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -168,7 +169,9 @@ def shorter(rank: int, world: int) -> tuple[float, str] | None:
 
 def test_set_timeout() -> None:
     result = run_ranks(shorter, 2)[0]
-    assert result is not None and 0.6 <= result[0] < 0.6 + 1 and " Timed out after 0.6 s " in result[1], result
+    # The time-out counts from the call, the message from when the call had been taken: a busy machine has both.
+    assert result is not None and 0.6 <= result[0] < 0.6 + 1, result
+    assert re.search(r" Timed out after 0\.[56] s ", result[1]), result
 
 
 def hooked_at_exit(rank: int, world: int) -> str:

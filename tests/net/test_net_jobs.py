@@ -40,6 +40,7 @@ def parameters(folder: Path) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("per_host", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.ci
 def test_training_on_two_hosts_by_torchrun_is_that_of_gloo(tmp_path: Path, per_host: int) -> None:
     with lab(2, own_pids=True) as made:
         env = {"RINGCOMM_DEBUG": "INFO", "RINGCOMM_DEBUG_FILE": str(tmp_path / "log-%r")}

@@ -16,7 +16,7 @@ from lab_nodes import SCRIPTS, port_state, run, shell, why_not
 from rdma_lab import RdmaLab, RdmaLabError
 from rdma_lab_job import LOST
 
-pytestmark = pytest.mark.guest
+pytestmark = pytest.mark.ci
 
 
 def test_each_node_has_its_own_name_memory_network_and_processes(rdma_lab: RdmaLab) -> None:

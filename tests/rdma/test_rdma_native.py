@@ -15,7 +15,7 @@ from rdma_figures import record, write_bandwidth, write_latency
 from rdma_lab import RdmaLab
 from test_rdma_pyverbs import SYSTEM_PYTHON
 
-pytestmark = pytest.mark.guest
+pytestmark = pytest.mark.ci
 
 TESTS = {"connection_test": ["verbs", "shm+verbs"], "verbs_test": []}
 """The programs, and the kinds that they are to try."""

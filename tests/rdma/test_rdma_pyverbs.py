@@ -15,7 +15,7 @@ from ringcomm.discover import rdma_loopback
 from ringcomm.discover.rdma_loopback import best_gid, loopback
 from ringcomm.topology.facts import Gid, Port, Rdma
 
-pytestmark = pytest.mark.guest
+pytestmark = pytest.mark.ci
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 """The distribution's pyverbs is for the distribution's Python; it has no torch, which the self-test does not need."""

@@ -16,7 +16,7 @@ from lab_nodes import run, shell, wait_for
 from rdma_figures import ends, record, write_bandwidth, write_latency
 from rdma_lab import RdmaLab
 
-pytestmark = pytest.mark.guest
+pytestmark = pytest.mark.ci
 
 
 def counted(lab: RdmaLab, node: int, what: str) -> int:

@@ -19,7 +19,7 @@ JOB = Path(__file__).with_name("ddp_job.py")
 ROOT = JOB.parents[2]
 # Both kernels are emulated, and DDP imports torch's compiler: 4 minutes on a quiet machine, 16 under load 15.
 SECONDS = 1800.0
-pytestmark = [pytest.mark.long, pytest.mark.guest, pytest.mark.timeout(SECONDS + 600)]
+pytestmark = [pytest.mark.long, pytest.mark.ci, pytest.mark.timeout(SECONDS + 600)]
 
 
 @pytest.fixture(scope="module")
