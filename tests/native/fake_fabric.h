@@ -1,6 +1,7 @@
 // The inside of fake_verbs.h: its objects, each derived from what the caller sees. One lock for all; memory is moved without it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -43,12 +44,15 @@ struct Completion {
 struct Cq : ibv::Cq {
   std::deque<Completion> done;
   bool armed = false;
+  uint64_t pushed = 0;
+  std::atomic<uint64_t> taken{0};
 };
 struct Request {
   ibv::SendWr wr;
   std::vector<ibv::Sge> pieces;
   std::string inlined;
   uint64_t number;
+  bool overtaken = false;
 };
 struct Qp : ibv::Qp {
   ibv::QpInitAttr made;

@@ -30,6 +30,7 @@ int poll_cq(ibv::Cq* queue, int most, ibv::Wc* wc) {
     wc[n] = c.wc;
     if (c.frees > 0) c.qp->freed = c.frees;
     cq.done.pop_front();
+    cq.taken.fetch_add(1, std::memory_order_release);
   }
   return n;
 }

@@ -24,7 +24,7 @@ void fake_hold(bool held);
 void fake_link(const std::string& device, bool up);
 // The next work request of the device ends with this status.
 void fake_fail_next(const std::string& device, int status);
-// The planted fault: a write with immediate overtakes the writes before it.
+// The planted fault: a write with immediate overtakes the writes before it, which are done once its completion has been taken.
 void fake_overtake(bool on);
 // The largest work request, from the next device that is opened; and how much may be inline, from the next queue pair.
 void fake_most_bytes(uint32_t bytes);
