@@ -74,6 +74,7 @@ ONE_THREAD = ("copy_test", "cuda_abi_test", "hmac_test", "program_test", "reduce
 NOT_EMULATED = (
     "cuda_check_test",
     "cuda_enqueuer_test",
+    "cuda_failure_test",
     "cuda_group_test",
     "cuda_processes_test",
     "cuda_runtime_test",

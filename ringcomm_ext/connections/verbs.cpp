@@ -4,21 +4,16 @@
 
 #include <map>
 #include <mutex>
-#include <tuple>
 #include <utility>
 
 #include "connections/verbs_receiver.h"
 #include "connections/verbs_sender.h"
+#include "connections/wire_ends.h"
 
 namespace ringcomm {
 namespace {
 
-enum Kind : uint8_t { kPair = 0, kFanOut = 1, kMessages = 2, kKinds = 3 };
-// Added in greetings: a socket of one kind of connection must not be taken for one of another.
-constexpr uint8_t kOverVerbs = 16;
-
-// An end, as the greeting of its socket names it: kind, channel, the other rank (a fan-out's own sender: -1).
-using End = std::tuple<uint8_t, int, int>;
+constexpr uint8_t kFirstKind = 16;  // in greetings
 
 class VerbsConnections final : public Connections {
  public:
@@ -36,59 +31,40 @@ class VerbsConnections final : public Connections {
   }
 
   Sender* sender(ConnectionKind kind, int channel, int peer) override {
-    if (kind == ConnectionKind::fan_out) return sender({kFanOut, channel, -1});
-    return sender({kPair, channel, peer});
+    if (kind == ConnectionKind::fan_out) return sender({WireEnd::fan_out, channel, -1});
+    return sender({WireEnd::pair, channel, peer});
   }
   Receiver* receiver(ConnectionKind kind, int channel, int peer) override {
-    return receiver({kind == ConnectionKind::fan_out ? kFanOut : kPair, channel, peer});
+    return receiver({kind == ConnectionKind::fan_out ? WireEnd::fan_out : WireEnd::pair, channel, peer});
   }
-  Sender* message_sender(int peer) override { return sender({kMessages, 0, peer}); }
-  Receiver* message_receiver(int peer) override { return receiver({kMessages, 0, peer}); }
+  Sender* message_sender(int peer) override { return sender({WireEnd::messages, 0, peer}); }
+  Receiver* message_receiver(int peer) override { return receiver({WireEnd::messages, 0, peer}); }
   const char* kind() const override { return "verbs"; }
 
  private:
   TcpPort& port() const { return shared_->net.port(); }
-  size_t capacity(const End& end) const {
-    const ShmLayout& layout = shared_->group.layout;
-    switch (std::get<0>(end)) {
-      case kFanOut:
-        return layout.fan_out_capacity;
-      case kMessages:
-        return layout.message_capacity;
-      default:
-        return layout.pair_capacity;
-    }
-  }
-  VerbsSender::Reader reader(const End& end, int rank) const {
-    Greeting g;
-    g.topic = shared_->group.topic;
-    g.kind = kOverVerbs + std::get<0>(end);
-    g.channel = static_cast<uint16_t>(std::get<1>(end));
-    g.from = shared_->group.rank;
-    return {rank, g};
-  }
+  size_t capacity(const WireEnd& end) const { return capacity_of(end, shared_->group.layout); }
 
-  Sender* sender(const End& end) {
+  Sender* sender(const WireEnd& end) {
     const std::lock_guard<std::mutex> hold(mutex_);  // collectives and messages make theirs in threads of their own
     auto& s = senders_[end];
     if (s) return s.get();
     std::vector<VerbsSender::Reader> readers;
-    for (int r = 0; r < shared_->group.layout.ranks; ++r)
-      if (std::get<0>(end) == kFanOut ? shared_->group.reaches(r) : r == std::get<2>(end))
-        readers.push_back(reader(end, r));
+    for (int rank : readers_of(end, shared_->group))
+      readers.push_back({rank, greeting_of(end, shared_->group, kFirstKind)});
     s = std::make_shared<VerbsSender>(shared_, late_, capacity(end), readers);
     late_.add(s.get());
     return s.get();
   }
 
-  Receiver* receiver(const End& end) {
+  Receiver* receiver(const WireEnd& end) {
     const std::lock_guard<std::mutex> hold(mutex_);
     return made(end).get();
   }
-  const std::shared_ptr<VerbsReceiver>& made(const End& end) {
+  const std::shared_ptr<VerbsReceiver>& made(const WireEnd& end) {
     auto& r = receivers_[end];
     if (r) return r;
-    r = std::make_shared<VerbsReceiver>(shared_, late_, capacity(end), std::get<1>(end), std::get<2>(end));
+    r = std::make_shared<VerbsReceiver>(shared_, late_, capacity(end), end.channel, end.other);
     late_.add(r.get());
     return r;
   }
@@ -96,16 +72,12 @@ class VerbsConnections final : public Connections {
   // The poller: a writer's socket. Its receiver may not have been asked for yet, but is made, so that the queue pairs come about and the writer can go on, or go
   // away, without waiting for anybody. A second socket for the same end is nobody's.
   void arrived(const Greeting& g, int fd) {
-    const ShmLayout& layout = shared_->group.layout;
-    const bool valid = g.purpose == Purpose::data && g.kind >= kOverVerbs && g.kind < kOverVerbs + kKinds &&
-                       g.channel < layout.channels && g.from >= 0 && g.from < layout.ranks &&
-                       shared_->group.reaches(g.from);
-    if (!valid) {
+    WireEnd end;
+    if (!find_end(g, shared_->group, kFirstKind, end)) {
       close(fd);
       return;
     }
     const std::lock_guard<std::mutex> hold(mutex_);
-    const End end{static_cast<uint8_t>(g.kind - kOverVerbs), g.channel, g.from};
     if (!made(end)->attach(fd)) close(fd);
   }
 
@@ -117,8 +89,8 @@ class VerbsConnections final : public Connections {
   LateCounts late_;
   uint64_t registered_ = 0;  // at the port, for its settle()
   std::mutex mutex_;         // the poller brings sockets while ends are made
-  std::map<End, std::shared_ptr<VerbsSender>> senders_;
-  std::map<End, std::shared_ptr<VerbsReceiver>> receivers_;
+  std::map<WireEnd, std::shared_ptr<VerbsSender>> senders_;
+  std::map<WireEnd, std::shared_ptr<VerbsReceiver>> receivers_;
 };
 
 }  // namespace

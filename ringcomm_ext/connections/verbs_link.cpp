@@ -1,13 +1,8 @@
 #include "connections/verbs_link.h"
 
 #include <endian.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstring>
-
-#include "connections/tcp_address.h"
 
 namespace ringcomm {
 namespace {
@@ -30,53 +25,40 @@ ibv::Sge piece_of(const char* data, size_t bytes, uint32_t key) {
 
 }  // namespace
 
-Error broken_text(const char* way, int peer, const std::string& where, const VerbsDevice& device, const char* what) {
-  Error reason;
-  reason.cause = Cause::connection;
-  std::snprintf(reason.text, sizeof reason.text,
-                "ringcomm: the connection over verbs %s rank %d at %s broke: %s (RDMA device %s%s)", way, peer,
-                where.empty() ? "an address that is still being dialled" : where.c_str(), what, device.name().c_str(),
-                device.news().c_str());
-  return reason;
-}
-
 VerbsLink::VerbsLink(VerbsShared& shared, const VerbsOutbox& outbox, const Greeting& greeting, int peer)
     : shared_(shared),
       device_(shared.net.device(greeting.channel)),
       outbox_(outbox),
       greeting_(greeting),
-      peer_(peer) {}
+      other_(shared, device_, "to", peer) {}
 
 VerbsLink::~VerbsLink() {
   shared_.net.port().cancel(dial_id_);
-  device_.loop().remove(watch_);
+  other_.stop_listening();
   queue_.reset();
-  if (fd_ >= 0) close(fd_);
 }
 
 // --------------------------------------------------------------------------------------------------------------- meeting
 
 void VerbsLink::dial() {
-  dial_id_ = shared_.net.port().dial(shared_.group.peers[static_cast<size_t>(peer_)], greeting_,
+  dial_id_ = shared_.net.port().dial(shared_.group.peers[static_cast<size_t>(peer())], greeting_,
                                      now_ns() + shared_.group.dial_ns,
                                      [this](int fd, const Error& error) { connected(fd, error); });
 }
 
 void VerbsLink::connected(int fd, const Error& error) {
-  if (fd < 0) return fail(error);
+  if (fd < 0) return other_.fail(error);
   const std::lock_guard<std::mutex> hold(meeting_);
-  fd_ = fd;
-  where_ = peer_address(fd);
+  other_.meet(fd);
   Error why;
   if (!make_queue(why)) {
-    shutdown(fd_, SHUT_RDWR);
-    return fail(why);
+    other_.hang_up();
+    return other_.fail(why);
   }
   Note offer = note_of(NoteKind::offer, queue_->address());
   offer.slots = outbox_.slots, offer.capacity = outbox_.capacity;
-  if (const char* what = Notes::send(fd_, offer)) return fail(what);
-  watch_ = device_.loop().add(fd_, EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_note(); });
-  if (!watch_) fail("its socket cannot be watched");
+  if (const char* what = other_.tell(offer)) return other_.fail(what);
+  other_.listen([this] { on_note(); });
 }
 
 bool VerbsLink::make_queue(Error& error) {
@@ -87,7 +69,7 @@ bool VerbsLink::make_queue(Error& error) {
   queue_ = VerbsQueue::open(device_, shape, shared_.net.traits(), error);
   if (!queue_) return false;
   if (queue_->watch([this] { shared_.own.ring(); })) return true;
-  error = broken_text("to", peer_, where_, device_, "its completions cannot be watched");
+  error = other_.reason("its completions cannot be watched");
   return false;
 }
 
@@ -95,13 +77,12 @@ void VerbsLink::on_note() {
   Note note;
   const char* why = nullptr;
   while (true) {
-    switch (notes_.receive(fd_, note, why)) {
+    switch (other_.hear(note, why)) {
       case Notes::Came::nothing:
-        device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT);
         return;
       case Notes::Came::end:
         poll();  // what came before counts
-        return fail(why, true);
+        return other_.fail(why, true);
       case Notes::Came::note:
         break;
     }
@@ -121,7 +102,7 @@ bool VerbsLink::heed(const Note& note) {
     case NoteKind::answer:
       if (answered_) break;
       answered_ = true;
-      if (!queue_->connect(address_of(note), error)) return fail(error), false;
+      if (!queue_->connect(address_of(note), error)) return other_.fail(error), false;
       their_lines_ = note.memory, lines_key_ = note.rkey;
       ready_.store(true, std::memory_order_seq_cst);
       ask_for_slots();
@@ -132,13 +113,13 @@ bool VerbsLink::heed(const Note& note) {
       has_slots_.store(true, std::memory_order_seq_cst);
       return true;
     case NoteKind::refusal:
-      return fail("it has no memory for the slots"), false;
+      return other_.fail("it has no memory for the slots"), false;
     case NoteKind::broken:
-      return fail(broken_there(note).c_str()), false;
+      return other_.fail(broken_there(note).c_str()), false;
     default:
       break;
   }
-  return fail("it said what makes no sense"), false;
+  return other_.fail("it said what makes no sense"), false;
 }
 
 void VerbsLink::want_slots() {
@@ -152,7 +133,7 @@ void VerbsLink::ask_for_slots() {
   asked_ = true;
   Note ask;
   ask.kind = NoteKind::ask;
-  if (const char* what = Notes::send(fd_, ask)) fail(what);
+  if (const char* what = other_.tell(ask)) other_.fail(what);
 }
 
 // --------------------------------------------------------------------------------------------------------------- sending
@@ -164,7 +145,7 @@ void VerbsLink::push() {
     if (!turn) return;
     uint64_t next = posted_.load(std::memory_order_relaxed);
     while (next != outbox_.published.load(std::memory_order_seq_cst) && !broken()) {
-      if (const int failed = post(next)) return fail(std::strerror(failed));
+      if (const int failed = post(next)) return other_.fail(std::strerror(failed));
       posted_.store(++next, std::memory_order_seq_cst);
     }
   } while (posted_.load() != outbox_.published.load(std::memory_order_seq_cst) && !broken());
@@ -219,7 +200,7 @@ void VerbsLink::mark() {
   ibv::SendWr request = write_request(nullptr, 0, their_lines_, lines_key_);
   request.send_flags = ibv::kSendSignaled;
   request.wr_id = marked_ = posted_.load();
-  if (const int failed = queue_->post(&request)) fail(std::strerror(failed));
+  if (const int failed = queue_->post(&request)) other_.fail(std::strerror(failed));
 }
 
 // ----------------------------------------------------------------------------------------------------------- completions
@@ -247,11 +228,11 @@ void VerbsLink::poll() {
       }
     }
   } while (n == kAtOnce);
-  if (n < 0) return fail("its completion queue failed");
-  if (failure) return fail(failure);
+  if (n < 0) return other_.fail("its completion queue failed");
+  if (failure) return other_.fail(failure);
   // Before more is published: the reader never sends more counts than messages, and for each of a window there is a receive.
   if (counts > 0 && !broken())
-    if (const int failed = queue_->post_receives(counts)) fail(std::strerror(failed));
+    if (const int failed = queue_->post_receives(counts)) other_.fail(std::strerror(failed));
 }
 
 // Arm-then-poll: what came before the arming wakes nobody.
@@ -272,25 +253,6 @@ bool VerbsLink::over() {
   poll();
   shared_.own.ring();  // its sender's thread may wait for what was just taken in
   return through() == published || counted() == published;
-}
-
-// --------------------------------------------------------------------------------------------------------------- failing
-
-void VerbsLink::fail(const char* what, bool consequence) {
-  // where_ does not change once there is a queue; before that only the poller, which sets it, comes here.
-  fail(broken_text("to", peer_, where_, device_, what), consequence);
-}
-
-// The other end hears the reason before it sees the socket's end: nobody here may look at this connection any more, and its own device may never tell it.
-void VerbsLink::fail(const FirstFailure& failure) {
-  if (!failure.consequence() && fd_ >= 0) Notes::send(fd_, broken_note(failure.status(), failure.vendor()));
-  fail(failure.text().c_str(), failure.consequence());
-}
-
-void VerbsLink::fail(const Error& reason, bool consequence) {
-  if (!breakage_.set(reason, peer_, consequence)) return;
-  if (fd_ >= 0) shutdown(fd_, SHUT_WR);  // the reader's device does not tell it; and what it says is still heard
-  shared_.own.ring();
 }
 
 }  // namespace ringcomm

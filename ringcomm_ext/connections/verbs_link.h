@@ -8,11 +8,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
-#include "connections/verbs_notes.h"
-#include "connections/verbs_wire.h"
+#include "connections/verbs_peer.h"
 
 namespace ringcomm {
 
@@ -56,10 +54,10 @@ class VerbsLink {
   uint64_t through() const { return through_.load(std::memory_order_acquire); }  // the device needs them no more
   // To be called before giving up for want of room or of a count: wakes this process's sleepers when there is something to look at. True if there is already.
   bool wake_sleepers_on_news();
-  bool broken() const { return static_cast<bool>(breakage_); }
-  bool lost(Error& error) const { return breakage_.lost(shared_.group.grace_ns, error); }
+  bool broken() const { return other_.broken(); }
+  bool lost(Error& error) const { return other_.lost(error); }
   bool over();
-  int peer() const { return peer_; }
+  int peer() const { return other_.rank(); }
 
  private:
   void connected(int fd, const Error& error);
@@ -72,22 +70,15 @@ class VerbsLink {
   int post_slot(uint64_t message);
   int post_last(ibv::SendWr& request, uint64_t message, bool signaled);
   void mark();
-  void fail(const char* what, bool consequence = false);
-  void fail(const FirstFailure& failure);
-  void fail(const Error& reason, bool consequence = false);
 
   VerbsShared& shared_;
   VerbsDevice& device_;
   const VerbsOutbox& outbox_;
   const Greeting greeting_;
-  const int peer_;
   TcpPort::DialId dial_id_ = 0;
 
   std::mutex meeting_;  // what follows: how the two ends met. Never taken in the way of data
-  int fd_ = -1;
-  Watch watch_;
-  Notes notes_;
-  std::string where_;  // the peer's address
+  VerbsPeer other_;     // the reader
   bool answered_ = false, wants_slots_ = false, asked_ = false;
 
   std::unique_ptr<VerbsQueue> queue_;  // written before ready_
@@ -101,7 +92,6 @@ class VerbsLink {
 
   std::atomic<bool> polling_{false};
   std::atomic<uint64_t> counted_{0}, through_{0};
-  Breakage breakage_;
 };
 
 }  // namespace ringcomm

@@ -1,14 +1,9 @@
 #include "connections/verbs_receiver.h"
 
 #include <endian.h>
-#include <sys/epoll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <utility>
-
-#include "connections/tcp_address.h"
 
 namespace ringcomm {
 namespace {
@@ -23,25 +18,22 @@ VerbsReceiver::VerbsReceiver(std::shared_ptr<VerbsShared> shared, LateCounts& la
       late_(late),
       device_(shared_->net.device(channel)),
       capacity_(capacity),
-      peer_(peer),
       slots_(shared_->group.layout.slots),
       window_(verbs_window(slots_)),
+      other_(*shared_, device_, "from", peer),
       lengths_(window_) {}
 
 VerbsReceiver::~VerbsReceiver() {
-  device_.loop().remove(watch_);
+  other_.stop_listening();
   queue_.reset();
-  if (fd_ >= 0) close(fd_);
 }
 
 // --------------------------------------------------------------------------------------------------------------- meeting
 
 bool VerbsReceiver::attach(int fd) {
-  if (fd_ >= 0) return false;
-  fd_ = fd;
-  where_ = peer_address(fd);
-  watch_ = device_.loop().add(fd, EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_note(); });
-  if (!watch_) fail("its socket cannot be watched");
+  if (other_.met()) return false;
+  other_.meet(fd);
+  other_.listen([this] { on_note(); });
   return true;
 }
 
@@ -49,9 +41,8 @@ void VerbsReceiver::on_note() {
   Note note;
   const char* why = nullptr;
   while (true) {
-    switch (notes_.receive(fd_, note, why)) {
+    switch (other_.hear(note, why)) {
       case Notes::Came::nothing:
-        device_.loop().change(watch_, EPOLLIN | EPOLLONESHOT);
         return;
       case Notes::Came::end:
         closed_.store(true, std::memory_order_seq_cst);  // what came before counts: peek() looks once more
@@ -60,7 +51,7 @@ void VerbsReceiver::on_note() {
         break;
     }
     if (heed(note)) continue;
-    shutdown(fd_, SHUT_RDWR);  // the writer must not wait for what will not come
+    other_.hang_up();  // the writer must not wait for what will not come
     return;
   }
 }
@@ -68,22 +59,22 @@ void VerbsReceiver::on_note() {
 bool VerbsReceiver::heed(const Note& note) {
   Error error;
   if (note.kind == NoteKind::offer && !queue_) {
-    if (!meet(note, error)) return fail(error), false;
+    if (!meet(note, error)) return other_.fail(error), false;
     Note answer = note_of(NoteKind::answer, queue_->address());
     answer.memory = reinterpret_cast<uintptr_t>(lines_.data()), answer.rkey = lines_.rkey();
     ready_.store(true, std::memory_order_seq_cst);
     shared_->own.ring();  // whoever sleeps must arm
-    if (const char* what = Notes::send(fd_, answer)) return fail(what), false;
+    if (const char* what = other_.tell(answer)) return other_.fail(what), false;
     return true;
   }
   if (note.kind == NoteKind::ask && queue_ && !has_slots_.load()) return give_slots();
-  if (note.kind == NoteKind::broken) return fail(broken_there(note).c_str()), false;
-  return fail("it said what makes no sense"), false;
+  if (note.kind == NoteKind::broken) return other_.fail(broken_there(note).c_str()), false;
+  return other_.fail("it said what makes no sense"), false;
 }
 
 bool VerbsReceiver::meet(const Note& offer, Error& error) {
   if (offer.version != Note{}.version || offer.slots != slots_ || offer.capacity != capacity_) {
-    error = broken_text("from", peer_, where_, device_, "it has slots of other sizes, or another version");
+    error = other_.reason("it has slots of other sizes, or another version");
     return false;
   }
   if (!lines_.take(device_, window_ * sizeof(VerbsLine), ibv::kAccessLocalWrite | ibv::kAccessRemoteWrite, nullptr,
@@ -93,7 +84,7 @@ bool VerbsReceiver::meet(const Note& offer, Error& error) {
   queue_ = VerbsQueue::open(device_, {window_, window_, 0}, shared_->net.traits(), error);
   if (!queue_ || !queue_->connect(address_of(offer), error)) return false;
   if (queue_->watch([this] { shared_->own.ring(); })) return true;
-  error = broken_text("from", peer_, where_, device_, "its completions cannot be watched");
+  error = other_.reason("its completions cannot be watched");
   return false;
 }
 
@@ -108,9 +99,9 @@ bool VerbsReceiver::give_slots() {
     note.memory = reinterpret_cast<uintptr_t>(payloads_.data()), note.rkey = payloads_.rkey();
     has_slots_.store(true, std::memory_order_release);
   }
-  const char* what = Notes::send(fd_, note);
-  if (!taken) return fail(error), true;  // the writer has been told, and may say why it goes
-  if (what) return fail(what), false;
+  const char* what = other_.tell(note);
+  if (!taken) return other_.fail(error), true;  // the writer has been told, and may say why it goes
+  if (what) return other_.fail(what), false;
   return true;
 }
 
@@ -136,7 +127,7 @@ const char* VerbsReceiver::payload() const {
 // True once the next message is there, and what it says of itself makes sense.
 bool VerbsReceiver::arrived() {
   if (!ready_.load(std::memory_order_seq_cst)) {
-    if (closed_.load()) fail("closed by the other side", true);
+    if (closed_.load()) other_.fail("closed by the other side", true);
     return false;
   }
   if (arrived_.load(std::memory_order_acquire) == released_) {
@@ -149,7 +140,7 @@ bool VerbsReceiver::arrived() {
       poll();
     }
     if (arrived_.load(std::memory_order_acquire) == released_) {
-      if (closed && looked) fail("closed by the other side", true);
+      if (closed && looked) other_.fail("closed by the other side", true);
       return false;
     }
   }
@@ -160,12 +151,12 @@ bool VerbsReceiver::makes_sense() {
   const uint32_t length = lengths_[released_ % window_] & ~kAskForCount;
   const bool small = length <= kInlineBytes;
   if (!small && (length > capacity_ || !has_slots_.load(std::memory_order_acquire)))
-    return fail("it sent what is no message"), false;
+    return other_.fail("it sent what is no message"), false;
   uint32_t head[2];  // position, tag
   static_assert(sizeof head == kLineHead);
   std::memcpy(head, small ? payload() - kLineHead : payload() + length, kLineHead);
   if (head[0] != static_cast<uint32_t>(released_ + 1))
-    return fail("the head of a message is not where it should be"), false;
+    return other_.fail("the head of a message is not where it should be"), false;
   tag_ = head[1];
   return true;
 }
@@ -208,12 +199,12 @@ void VerbsReceiver::poll_in_turn() {
   } while (n == kAtOnce);
   // Before a count of these messages can go: for each that the writer may then send there is a receive.
   int refused = 0;
-  if (lines > 0 && !failure && !breakage_) refused = queue_->post_receives(lines);
+  if (lines > 0 && !failure && !other_.broken()) refused = queue_->post_receives(lines);
   counts_through_.store(counts, std::memory_order_release);
   arrived_.store(arrived, std::memory_order_release);
-  if (n < 0) return fail("its completion queue failed");
-  if (failure) return fail(failure);
-  if (refused != 0) fail(std::strerror(refused));
+  if (n < 0) return other_.fail("its completion queue failed");
+  if (failure) return other_.fail(failure);
+  if (refused != 0) other_.fail(std::strerror(refused));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- counts
@@ -232,7 +223,7 @@ bool VerbsReceiver::count_late() {
   const uint64_t flushed = flushed_.load(std::memory_order_seq_cst);
   const bool all =
       counted_.load(std::memory_order_seq_cst) == flushed && counts_through_.load() == counts_posted_.load();
-  if (all || breakage_ || !ready_.load()) return false;
+  if (all || other_.broken() || !ready_.load()) return false;
   const bool done = flushed == seen_late_ && over();
   seen_late_ = flushed;
   return !done;
@@ -241,7 +232,7 @@ bool VerbsReceiver::count_late() {
 // As VerbsLink::push: who finds the other at it leaves. A count that finds no room is owed still: the late look comes back for it.
 void VerbsReceiver::send_count() {
   if (!ready_.load(std::memory_order_acquire)) return;
-  while (counted_.load() != flushed_.load(std::memory_order_seq_cst) && !breakage_) {
+  while (counted_.load() != flushed_.load(std::memory_order_seq_cst) && !other_.broken()) {
     const Turn turn(counting_);
     if (!turn) return;
     const uint64_t posted = counts_posted_.load(std::memory_order_relaxed);
@@ -255,41 +246,23 @@ void VerbsReceiver::send_count() {
     request.opcode = ibv::kRdmaWriteWithImm;
     request.send_flags = ibv::kSendSignaled;
     request.imm_data = htobe32(static_cast<uint32_t>(flushed));
-    if (const int failed = queue_->post(&request)) return fail(std::strerror(failed));
+    if (const int failed = queue_->post(&request)) return other_.fail(std::strerror(failed));
     counts_posted_.store(posted + 1, std::memory_order_release);
     counted_.store(flushed, std::memory_order_seq_cst);
   }
 }
 
 bool VerbsReceiver::over() {
-  if (!ready_.load() || breakage_ || closed_.load()) return true;
+  if (!ready_.load() || other_.broken() || closed_.load()) return true;
   send_count();
   poll();
   shared_->own.ring();
   return counted_.load() == flushed_.load() && counts_posted_.load() == counts_through_.load();
 }
 
-// --------------------------------------------------------------------------------------------------------------- failing
-
-void VerbsReceiver::fail(const char* what, bool consequence) {
-  fail(broken_text("from", peer_, where_, device_, what), consequence);
-}
-
-// The other end hears the reason before it sees the socket's end: nobody here may look at this connection any more, and its own device may never tell it.
-void VerbsReceiver::fail(const FirstFailure& failure) {
-  if (!failure.consequence() && fd_ >= 0) Notes::send(fd_, broken_note(failure.status(), failure.vendor()));
-  fail(failure.text().c_str(), failure.consequence());
-}
-
-void VerbsReceiver::fail(const Error& reason, bool consequence) {
-  if (!breakage_.set(reason, peer_, consequence)) return;
-  if (fd_ >= 0) shutdown(fd_, SHUT_WR);  // the writer's device may never tell it; and what it says is still heard
-  shared_->own.ring();
-}
-
 bool VerbsReceiver::failed() {
-  if (!error_) breakage_.lost(shared_->group.grace_ns, error_);
-  return error_ || breakage_;
+  if (!error_) other_.lost(error_);
+  return error_ || other_.broken();
 }
 
 }  // namespace ringcomm

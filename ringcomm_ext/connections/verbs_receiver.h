@@ -8,13 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
-#include <string>
 #include <vector>
 
 #include "connections/late_counts.h"
-#include "connections/verbs_notes.h"
-#include "connections/verbs_wire.h"
+#include "connections/verbs_peer.h"
 #include "core/connection.h"
 
 namespace ringcomm {
@@ -34,7 +31,7 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   void release() override;
   void flush() override;
   size_t capacity() const override { return capacity_; }
-  int peer() const override { return peer_; }
+  int peer() const override { return other_.rank(); }
   const Error* error() const override { return error_ ? &error_ : nullptr; }
 
  private:
@@ -49,22 +46,15 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   void poll_in_turn();
   void send_count();
   bool failed();
-  void fail(const char* what, bool consequence = false);
-  void fail(const FirstFailure& failure);
-  void fail(const Error& reason, bool consequence = false);
 
   const std::shared_ptr<VerbsShared> shared_;
   LateCounts& late_;
   VerbsDevice& device_;
   const size_t capacity_;
-  const int peer_;
   const uint32_t slots_, window_;
 
   // The poller's: how the two ends met.
-  int fd_ = -1;
-  Watch watch_;
-  Notes notes_;
-  std::string where_;  // the writer's address
+  VerbsPeer other_;  // the writer
   VerbsMemory lines_, payloads_;
 
   std::unique_ptr<VerbsQueue> queue_;  // written before ready_; gone before the memory that it writes
@@ -83,7 +73,6 @@ class VerbsReceiver final : public Receiver, public OwesCounts, public VerbsEnd 
   std::atomic<bool> counting_{false};
   std::atomic<uint64_t> counts_posted_{0}, counts_through_{0};
 
-  Breakage breakage_;
   Error error_;
 };
 

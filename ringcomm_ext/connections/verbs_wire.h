@@ -11,8 +11,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
-#include <string>
 
 #include "connections/verbs_net.h"
 #include "connections/wire_group.h"
@@ -57,67 +55,6 @@ class Turn {
  private:
   std::atomic<bool>& taken_;
   const bool mine_;
-};
-
-// Whether a connection is broken, by whom and since when. The first reason counts, but for one that is a mere consequence of another (a flushed request, a closed
-// socket): the other may come later, or be told by the other end, so a consequence waits longer. Any thread.
-class Breakage {
- public:
-  // True: it was whole before.
-  bool set(const Error& reason, int peer, bool consequence = false) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    const bool broken = broken_.load(std::memory_order_relaxed);
-    if (broken && (consequence || !consequence_)) return false;
-    reason_ = reason;
-    reason_.rank = reason_.peer = peer;
-    consequence_ = consequence;
-    if (broken) return false;
-    at_ns_ = now_ns();
-    broken_.store(true, std::memory_order_seq_cst);
-    return true;
-  }
-  explicit operator bool() const { return broken_.load(std::memory_order_acquire); }
-  // Fills `error` once it has been broken for the time of grace; what is no fault of a peer's is told at once.
-  bool lost(int64_t grace_ns, Error& error) const {
-    if (!*this) return false;
-    const std::lock_guard<std::mutex> hold(mutex_);
-    const int64_t wait_ns = grace_ns + (consequence_ ? kForTheReasonNs : 0);
-    if (reason_.cause == Cause::connection && now_ns() - at_ns_ < wait_ns) return false;
-    error = reason_;
-    return true;
-  }
-
- private:
-  static constexpr int64_t kForTheReasonNs =
-      500'000'000;  // guessed: long against what it takes the other end to tell all
-  mutable std::mutex mutex_;
-  std::atomic<bool> broken_{false};
-  bool consequence_ = false;
-  Error reason_;
-  int64_t at_ns_ = 0;
-};
-
-// The sentence about a broken connection. `way`: "to" or "from".
-Error broken_text(const char* way, int peer, const std::string& where, const VerbsDevice& device, const char* what);
-
-// What failed completions mean: the first that is not a mere consequence.
-class FirstFailure {
- public:
-  void add(const ibv::Wc& wc) {
-    if (!any_ || (status_ == ibv::kWcFlushed && wc.status != ibv::kWcFlushed))
-      status_ = wc.status, vendor_ = wc.vendor_err;
-    any_ = true;
-  }
-  explicit operator bool() const { return any_; }
-  bool consequence() const { return status_ == ibv::kWcFlushed; }
-  int status() const { return status_; }
-  uint32_t vendor() const { return vendor_; }
-  std::string text() const { return completion_text(status_, vendor_); }
-
- private:
-  bool any_ = false;
-  int status_ = 0;
-  uint32_t vendor_ = 0;
 };
 
 }  // namespace ringcomm

@@ -57,17 +57,27 @@ bool DriverRuntime::share(const char* data, size_t bytes, SharedMemory& out, Err
   return true;
 }
 
+bool DriverRuntime::look_up(int ordinal, cu::Device& device, cu::Uuid& uuid, Error& error) {
+  return good(t_.device_get(&device, ordinal), "cuDeviceGet", error) &&
+         good(t_.device_uuid(&uuid, device), "cuDeviceGetUuid", error);
+}
+
+bool DriverRuntime::can_access(cu::Device other, bool& out, Error& error) {
+  int can = 0;
+  if (!good(t_.can_access_peer(&can, device_, other), "cuDeviceCanAccessPeer", error)) return false;
+  out = can != 0;
+  return true;
+}
+
 // A peer's device that this process cannot see (CUDA_VISIBLE_DEVICES) cannot be asked about: opening its memory tells.
 bool DriverRuntime::reaches(const cu::Uuid& device, Error& error) {
   for (int i = 0; i < driver_.devices && !same(device, uuid_); ++i) {
     cu::Device other;
     cu::Uuid uuid;
-    int can = 0;
-    if (!good(t_.device_get(&other, i), "cuDeviceGet", error) ||
-        !good(t_.device_uuid(&uuid, other), "cuDeviceGetUuid", error))
-      return false;
+    bool can = false;
+    if (!look_up(i, other, uuid, error)) return false;
     if (!same(uuid, device)) continue;
-    if (!good(t_.can_access_peer(&can, device_, other), "cuDeviceCanAccessPeer", error)) return false;
+    if (!can_access(other, can, error)) return false;
     if (can) return true;
     return refuse(Cause::connection, facts_.uuid + " cannot reach the memory of " + text_of(device), error);
   }
@@ -79,12 +89,10 @@ bool DriverRuntime::unreachable(std::vector<std::string>& out, Error& error) {
   for (int i = 0; i < driver_.devices; ++i) {
     cu::Device other;
     cu::Uuid uuid;
-    int can = 0;
-    if (!good(t_.device_get(&other, i), "cuDeviceGet", error) ||
-        !good(t_.device_uuid(&uuid, other), "cuDeviceGetUuid", error))
-      return false;
+    bool can = false;
+    if (!look_up(i, other, uuid, error)) return false;
     if (same(uuid, uuid_)) continue;
-    if (!good(t_.can_access_peer(&can, device_, other), "cuDeviceCanAccessPeer", error)) return false;
+    if (!can_access(other, can, error)) return false;
     if (!can) found.push_back(text_of(uuid));
   }
   out = std::move(found);

@@ -55,6 +55,8 @@ class DriverRuntime final : public DeviceRuntime {
   DriverRuntime(const Driver& driver, cu::Device device, cu::Context* context)
       : driver_(driver), t_(driver.table), device_(device), context_(context) {}
   bool read_facts(int ordinal, Error& error);
+  bool look_up(int ordinal, cu::Device& device, cu::Uuid& uuid, Error& error);
+  bool can_access(cu::Device other, bool& out, Error& error);
   bool reaches(const cu::Uuid& device, Error& error);
   bool good(cu::Result result, const char* call, Error& error, const std::string& what = "") const {
     return succeeded(t_, result, call, what, error);

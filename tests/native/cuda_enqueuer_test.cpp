@@ -1,8 +1,6 @@
 // Programs in `memop` mode over the fake driver: results, replays, the end of a wait for a rank that never comes, what it costs, what is refused.
-#include <sys/socket.h>
-#include <sys/wait.h>
-
 #include "enqueued_group.h"
+#include "process_pair.h"
 
 using namespace ringcomm;
 using namespace ringcomm::cuda;
@@ -158,18 +156,17 @@ void errors_and_refusals() {
 }
 
 // One of two ranks in a process of its own. `pages`: of both ranks' flags.
-void rank_in_a_process(int rank, int line, SharedPages* const (&pages)[2], const EnqueuerLayout& layout) {
+void rank_in_a_process(int rank, Line& line, SharedPages* const (&pages)[2], const EnqueuerLayout& layout) {
   fake_cuda_reset();
   Error error;
   {
     const auto runtime = DriverRuntime::open(fake_cuda(), 0, error);
     CHECK(runtime && runtime->load_kernels(fake_cuda_image(), kernel_names(), error));
     const DeviceMemory data = device_memory(*runtime, layout.data_bytes(), error);
-    SharedMemory own, others;
+    SharedMemory own;
     CHECK(runtime->share(*data, layout.data_bytes(), own, error));
-    CHECK_EQ(write(line, &own, sizeof own), static_cast<ssize_t>(sizeof own));
-    CHECK_EQ(recv(line, &others, sizeof others, MSG_WAITALL), static_cast<ssize_t>(sizeof others));
-    const PeerMemory peer = peer_memory(*runtime, others, error);
+    line.say(own);
+    PeerMemory peer = peer_memory(*runtime, line.hear<SharedMemory>(), error);
     const RegisteredMemory flags[2] = {registered_memory(*runtime, pages[0]->at, pages[0]->bytes, error),
                                        registered_memory(*runtime, pages[1]->at, pages[1]->bytes, error)};
     const DeviceStream stream = device_stream(*runtime, error);
@@ -189,44 +186,27 @@ void rank_in_a_process(int rank, int line, SharedPages* const (&pages)[2], const
     for (auto& message : all) message->check();
     // Both have closed before either frees.
     all.clear();
-    char dot = '.';
-    CHECK(write(line, &dot, 1) == 1 && read(line, &dot, 1) == 1);
-    const_cast<PeerMemory&>(peer).reset();
-    CHECK(write(line, &dot, 1) == 1 && read(line, &dot, 1) == 1);
+    line.meet();
+    peer.reset();
+    line.meet();
   }
   CHECK_EQ(fake_cuda_misuse(), std::string());
   CHECK(fake_cuda_live().none());
 }
 
-void two_processes() {
+void ranks_in_processes() {
   section("two processes: slots in memory of one another's device, flags in pages of both");
   const EnqueuerLayout layout({.ranks = 2, .slots = 4, .pair = 512, .fan_out = 512});
   SharedPages first((layout.flag_bytes() + 4095) / 4096 * 4096), second(first.bytes);
   SharedPages* const pages[2] = {&first, &second};
-  int fds[2];
-  CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-  std::fflush(nullptr);
-  pid_t pids[2];
-  for (int r = 0; r < 2; ++r)
-    if (pids[r] = fork(); pids[r] == 0) {
-      alarm(120);
-      close(fds[1 - r]);
-      rank_in_a_process(r, fds[r], pages, layout);
-      _exit(0);
-    }
-  close(fds[0]), close(fds[1]);
-  for (pid_t pid : pids) {
-    int status = -1;
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK_EQ(status, 0);
-  }
+  two_processes(120, [&](int rank, Line& line) { rank_in_a_process(rank, line, pages, layout); });
 }
 
 }  // namespace
 
 int main() {
   start("cuda_enqueuer_test", 240);
-  two_processes();  // first: a process with a driver forks none
+  ranks_in_processes();  // first: a process with a driver forks none
   for (void (*const test)() : {calls_in_a_row, replays, absent_rank, premultiplied, host_cost, errors_and_refusals}) {
     test();
     CHECK_EQ(fake_cuda_misuse(), std::string());

@@ -1,15 +1,10 @@
 // DriverRuntime over the fake driver, in two processes: memory of one in the other, and flags that wake its streams. Each test forks its two processes while this one has
 // no driver, because none works in a forked child.
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "check.h"
 #include "cuda/driver_runtime.h"
 #include "cuda_shared.h"
 #include "fake_cuda.h"
+#include "process_pair.h"
 
 using namespace ringcomm;
 using namespace ringcomm::cuda;
@@ -17,55 +12,12 @@ using namespace ringcomm::test;
 
 namespace {
 
-// One side of a conversation.
-class Line {
- public:
-  explicit Line(int fd) : fd_(fd) {}
-  template <typename T>
-  void say(const T& what) {
-    CHECK_EQ(write(fd_, &what, sizeof what), static_cast<ssize_t>(sizeof what));
-  }
-  template <typename T>
-  T hear() {
-    T what;
-    CHECK_EQ(recv(fd_, &what, sizeof what, MSG_WAITALL), static_cast<ssize_t>(sizeof what));
-    return what;
-  }
-  // Both are here.
-  void meet() {
-    say('.');
-    CHECK_EQ(hear<char>(), '.');
-  }
-
- private:
-  const int fd_;
-};
-
 using Side = void (*)(Line&, char* pages);
 constexpr size_t kPages = 4096;  // that both processes have
 
 void two_processes(Side owner, Side peer) {
   const SharedPages pages(kPages);
-  int fds[2];
-  CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
-  std::fflush(nullptr);
-  pid_t pids[2];
-  for (int i = 0; i < 2; ++i) {
-    pids[i] = fork();
-    if (pids[i] != 0) continue;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(60);
-    close(fds[1 - i]);
-    Line line(fds[i]);
-    (i == 0 ? owner : peer)(line, pages.at);
-    _exit(0);
-  }
-  close(fds[0]), close(fds[1]);
-  for (pid_t pid : pids) {
-    int status = -1;
-    CHECK_EQ(waitpid(pid, &status, 0), pid);
-    CHECK_EQ(status, 0);
-  }
+  test::two_processes(60, [&](int which, Line& line) { (which == 0 ? owner : peer)(line, pages.at); });
 }
 
 std::unique_ptr<DriverRuntime> opened(const FakeMachine& machine = {}) {

@@ -1,24 +1,22 @@
-// What is TCP's own: threads that sleep until the wire has news, counts that come late, ends that go away, wires that break.
+// What every wire promises (wire_promises.h), and what is TCP's own: lent memory, ends that go away, wires that break.
 #include "connections/tcp.h"
 
 #include <cstring>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "poller.h"
+#include "wire_promises.h"
 
 using namespace ringcomm;
 using namespace ringcomm::test;
 
 namespace {
 
-constexpr int64_t kMs = 1'000'000, kSecond = 1'000'000'000;
-
 // Two ranks, each with its own poller, port and doorbell.
-class Two {
+class TcpPair {
  public:
-  explicit Two(size_t capacity = 4096, int64_t grace = 200 * kMs, size_t memory = size_t{256} << 20) {
+  explicit TcpPair(size_t capacity = 4096, int64_t grace = 200 * kMs, size_t memory = size_t{256} << 20) {
     const Nonce topic = fresh_nonce();
     for (Side& s : sides_) {
       Error error;
@@ -41,8 +39,12 @@ class Two {
   std::string address(int r) const { return "127.0.0.1:" + std::to_string(sides_[r].port->port()); }
   Doorbell& bell(int r) { return sides_[r].bell; }
   TcpPort& port(int r) { return *sides_[r].port; }
-  Sender& sender(int r) { return *sides_[r].connections->sender(ConnectionKind::pair, 0, 1 - r); }
-  Receiver& receiver(int r) { return *sides_[r].connections->receiver(ConnectionKind::pair, 0, 1 - r); }
+  Sender& sender(int r, int channel = 0) {
+    return *sides_[r].connections->sender(ConnectionKind::pair, channel, 1 - r);
+  }
+  Receiver& receiver(int r, int channel = 0) {
+    return *sides_[r].connections->receiver(ConnectionKind::pair, channel, 1 - r);
+  }
   void leave(int r) { sides_[r].connections.reset(); }
   void stop(int r) { sides_[r].poller.stop(); }
   void close_port(int r) { sides_[r].port.reset(); }
@@ -58,102 +60,9 @@ class Two {
   Side sides_[2];
 };
 
-// As the engine waits: look a few times, raise the flag, look, sleep. A lost wake-up shows as a sleep that was as long as it could be.
-template <typename Ready>
-auto sleep_until(Doorbell& bell, Ready ready) {
-  while (true) {
-    for (int i = 0; i < 3; ++i)
-      if (auto value = ready()) return value;
-    const uint32_t seen = bell.raise();
-    if (auto value = ready()) return value;
-    const int64_t begin = now_ns();
-    bell.sleep(seen, 20 * kSecond);
-    CHECK(now_ns() - begin < 15 * kSecond);
-  }
-}
-
-void put(Two& two, int rank, size_t bytes, uint64_t stream, uint64_t k) {
-  Sender& to = two.sender(rank);
-  char* place = sleep_until(two.bell(rank), [&] { return to.reserve(bytes); });
-  fill(place, bytes, stream, k);
-  to.publish(static_cast<uint32_t>(k));
-}
-
-void take(Two& two, int rank, size_t bytes, uint64_t stream, uint64_t k, bool flushes = true) {
-  Receiver& from = two.receiver(rank);
-  uint32_t tag = 0;
-  const char* data = sleep_until(two.bell(rank), [&] {
-    const char* there = from.peek(bytes, &tag);
-    if (!there) from.flush();
-    return there;
-  });
-  CHECK_EQ(tag, static_cast<uint32_t>(k));
-  CHECK(holds(data, bytes, stream, k));
-  from.release();
-  if (flushes) from.flush();
-}
-
-void to_and_fro() {
-  Two two;
-  std::thread other([&] {
-    for (uint64_t k = 0; k < 3000; ++k) take(two, 1, 8, 1, k), put(two, 1, 8, 2, k);
-  });
-  for (uint64_t k = 0; k < 3000; ++k) put(two, 0, 8, 1, k), take(two, 0, 8, 2, k);
-  other.join();
-}
-
-// Far more than kernel and slots hold, by ends that sleep, with pauses on either side: the poller sends what the writer left.
-void streams_asleep() {
-  constexpr size_t kBytes = 1 << 20;
-  const auto size_of = [](uint64_t k) { return k % 7 == 0 ? size_t{8} : kBytes - k * 1000; };
-  Two two(kBytes);
-  std::thread reader([&] {
-    Random random(2);
-    for (uint64_t k = 0; k < 120; ++k) {
-      if (random.one_in(9)) usleep(5000);
-      take(two, 1, size_of(k), 1, k, random.one_in(2));
-    }
-    two.receiver(1).flush();
-  });
-  Random random(1);
-  for (uint64_t k = 0; k < 120; ++k) {
-    if (random.one_in(9)) usleep(5000);
-    put(two, 0, size_of(k), 1, k);
-  }
-  sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
-  reader.join();
-}
-
-// A count that nobody asked for comes all the same, though its reader looks no more; later ones are asked for.
-void counts() {
-  Two two;
-  for (uint64_t k = 0; k < 5; ++k) {
-    put(two, 0, 8, 1, k);
-    take(two, 1, 8, 1, k, false);
-    CHECK(!two.sender(0).settled());
-    two.receiver(1).flush();
-    sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
-  }
-}
-
-// A reader that flushes and leaves at once has told its writer.
-void reader_flushes_and_leaves() {
-  for (bool at_exit : {false, true}) {
-    Two two;
-    put(two, 0, 8, 1, 0);
-    take(two, 1, 8, 1, 0);
-    if (at_exit)
-      CHECK(two.port(1).settle(now_ns() + 10 * kSecond));
-    else
-      two.leave(1);
-    if (at_exit) two.stop(1);
-    sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
-  }
-}
-
 // Lent memory is the caller's again when the kernel has it, read or not.
 void returned() {
-  Two two(size_t{1} << 20);
+  TcpPair two(size_t{1} << 20);
   std::vector<char> memory(5000);
   fill(memory.data(), memory.size(), 1, 1);
   sleep_until(two.bell(0), [&] { return two.sender(0).reserve(0); });
@@ -168,7 +77,7 @@ void returned() {
 void taken_back() {
   constexpr size_t kBytes = size_t{64} << 20;
   std::vector<char> memory(kBytes, 'a');
-  Two two(kBytes);
+  TcpPair two(kBytes);
   Sender& to = two.sender(0);
   put(two, 0, 8, 1, 0);
   take(two, 1, 8, 1, 0);
@@ -185,23 +94,9 @@ void taken_back() {
   await("an error", [&] { return to.reserve(8) == nullptr && to.error() != nullptr; });
 }
 
-// What was published arrives though its writer is gone: from the kernel and from the slots.
-void writer_leaves() {
-  for (size_t bytes : {size_t{8}, size_t{8} << 20})
-    for (bool at_once : {true, false}) {
-      Two two(bytes);
-      for (uint64_t k = 0; k < 3; ++k) put(two, 0, bytes, 1, k);
-      if (!at_once) two.port(0).settle(now_ns() + 50 * kMs);
-      two.leave(0);
-      for (uint64_t k = 0; k < 3; ++k) take(two, 1, bytes, 1, k, false);
-      two.receiver(1).flush();
-      CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
-    }
-}
-
 // There is no room before there is a socket: what was published would be lost with its process.
 void no_room_before_the_socket() {
-  Two two;
+  TcpPair two;
   two.stop(1);  // the kernel accepts for it, nobody shakes hands
   const int64_t until = now_ns() + 100 * kMs;
   while (now_ns() < until) CHECK(two.sender(0).reserve(8) == nullptr);
@@ -211,7 +106,7 @@ void no_room_before_the_socket() {
 
 // An error only after the time of grace, then for good, with rank, address and reason.
 void breaks() {
-  Two two(4096, 300 * kMs);
+  TcpPair two(4096, 300 * kMs);
   put(two, 0, 8, 1, 0);
   take(two, 1, 8, 1, 0);
   put(two, 0, 8, 1, 1);
@@ -233,7 +128,7 @@ void breaks() {
 }
 
 void reader_leaves() {
-  Two two(4096, 100 * kMs);
+  TcpPair two(4096, 100 * kMs);
   put(two, 0, 8, 1, 0);
   take(two, 1, 8, 1, 0);
   two.leave(1);
@@ -249,7 +144,7 @@ void reader_leaves() {
 }
 
 void unreachable() {
-  Two two(4096, 100 * kMs);
+  TcpPair two(4096, 100 * kMs);
   const std::string address = two.address(1);
   two.leave(1);
   two.close_port(1);
@@ -265,7 +160,7 @@ void unreachable() {
 
 void no_memory_to_read() {
   std::vector<char> memory(1 << 20);  // outlives the link that is lent it
-  Two two(size_t{1} << 20, 100 * kMs, size_t{1} << 20);
+  TcpPair two(size_t{1} << 20, 100 * kMs, size_t{1} << 20);
   sleep_until(two.bell(0), [&] { return two.sender(0).reserve(0); });
   two.sender(0).lend(memory.data(), memory.size(), 1);
   uint32_t tag;
@@ -278,7 +173,7 @@ void no_memory_to_read() {
 void unmade() {
   Random random(1);
   for (int i = 0; i < 60; ++i) {
-    Two two;
+    TcpPair two;
     for (int r = 0; r < 2; ++r)
       if (char* place = two.sender(r).reserve(8)) fill(place, 8, 1, 0), two.sender(r).publish(0);
     const int64_t until = now_ns() + static_cast<int64_t>(random.below(600'000));
@@ -292,13 +187,13 @@ void unmade() {
 int main() {
   start("tcp_test", 240);
   const std::pair<const char*, void (*)()> promises[] = {
-      {"to and fro, asleep", to_and_fro},
-      {"streams, asleep", streams_asleep},
-      {"counts", counts},
-      {"a reader flushes and leaves", reader_flushes_and_leaves},
+      {"to and fro, asleep", [] { to_and_fro<TcpPair>(3000); }},
+      {"streams, asleep", [] { streams_asleep<TcpPair>(120); }},
+      {"counts", counts<TcpPair>},
+      {"a reader flushes and leaves", reader_flushes_and_leaves<TcpPair>},
       {"returned", returned},
       {"taken back", taken_back},
-      {"a writer leaves", writer_leaves},
+      {"a writer leaves", [] { writer_leaves<TcpPair>(size_t{8} << 20); }},
       {"no room before the socket", no_room_before_the_socket},
       {"a writer is gone", breaks},
       {"a reader is gone", reader_leaves},

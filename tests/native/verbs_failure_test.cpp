@@ -91,6 +91,7 @@ void cables() {
   {
     auto two = connected();
     fake_link("fake0", false);
+    await("the port's event", [&] { return !two->net(0).device(0).news().empty(); });
     const Error error = sending_fails(*two, 0, 8);
     check_names(error, "LOC_QP_OP_ERR");
     CHECK_CONTAINS(error.text, "fake0 port 1 reported PORT_ERR (10)");

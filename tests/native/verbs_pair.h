@@ -1,18 +1,16 @@
-// Two ranks over verbs for the tests, each with its own poller, port, net and doorbell; and ends that wait as the engine's do.
+// Two ranks over verbs for the tests, each with its own poller, port, net and doorbell.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "connections/verbs.h"
 #include "poller.h"
 #include "test_verbs.h"
+#include "wire_promises.h"
 
 namespace ringcomm::test {
-
-inline constexpr int64_t kMs = 1'000'000, kSecond = 1'000'000'000;
 
 struct PairOptions {
   size_t capacity = 4096;
@@ -74,45 +72,6 @@ class VerbsPair {
   };
   Side sides_[2];
 };
-
-// As the engine waits: look a few times, raise the flag, look, sleep. A lost wake-up shows as a sleep that was as long as it could be.
-template <typename Ready>
-auto sleep_until(Doorbell& bell, Ready ready) {
-  while (true) {
-    for (int i = 0; i < 3; ++i)
-      if (auto value = ready()) return value;
-    const uint32_t seen = bell.raise();
-    if (auto value = ready()) return value;
-    const int64_t begin = now_ns();
-    bell.sleep(seen, 16 * kSecond);
-    if (now_ns() - begin > 15 * kSecond)
-      fail("an end that slept", 0,
-           ready() ? "was not woken: what it waits for is there" : "waits for what does not come");
-  }
-}
-
-inline void put(VerbsPair& two, int rank, size_t bytes, uint64_t stream, uint64_t k, int channel = 0) {
-  Sender& to = two.sender(rank, channel);
-  char* place = sleep_until(two.bell(rank), [&] { return to.reserve(bytes); });
-  fill(place, bytes, stream, k);
-  to.publish(static_cast<uint32_t>(k));
-}
-
-inline void take(VerbsPair& two, int rank, size_t bytes, uint64_t stream, uint64_t k, bool flushes = true,
-                 int channel = 0) {
-  Receiver& from = two.receiver(rank, channel);
-  uint32_t tag = 0;
-  const char* data = sleep_until(two.bell(rank), [&] {
-    const char* there = from.peek(bytes, &tag);
-    if (!there) from.flush();
-    if (from.error()) fail("a receiver", rank, from.error()->text);
-    return there;
-  });
-  CHECK_EQ(tag, static_cast<uint32_t>(k));
-  CHECK(holds(data, bytes, stream, k));
-  from.release();
-  if (flushes) from.flush();
-}
 
 // The error that writing to a rank ends in.
 inline Error sending_fails(VerbsPair& two, int rank, size_t bytes) {

@@ -1,4 +1,4 @@
-// What is the verbs' own: threads that sleep until a completion comes, counts that come late, credits, ends that go away, sizes of devices. Runs on real devices too
+// What every wire promises (wire_promises.h), and what is the verbs' own: credits, ends that go away, sizes of devices. Runs on real devices too
 // (test_verbs.h); verbs_failure_test.cpp has what only the fake can do wrong.
 #include <cstring>
 
@@ -11,50 +11,6 @@ namespace {
 
 const bool kReal = !real_devices().empty();
 const uint64_t kRounds = kReal ? 300 : 3000;
-
-void to_and_fro() {
-  VerbsPair two;
-  std::thread other([&] {
-    for (uint64_t k = 0; k < kRounds; ++k) take(two, 1, 8, 1, k), put(two, 1, 8, 2, k);
-  });
-  for (uint64_t k = 0; k < kRounds; ++k) put(two, 0, 8, 1, k), take(two, 0, 8, 2, k);
-  other.join();
-}
-
-// Far more than the slots hold, by ends that sleep, with pauses on either side.
-void streams_asleep() {
-  constexpr size_t kBytes = 1 << 20;
-  const uint64_t messages = kReal ? 40 : 120;
-  const auto size_of = [](uint64_t k) { return k % 7 == 0 ? size_t{8} : kBytes - k * 1000; };
-  VerbsPair two({kBytes});
-  std::thread reader([&] {
-    Random random(2);
-    for (uint64_t k = 0; k < messages; ++k) {
-      if (random.one_in(9)) usleep(5000);
-      take(two, 1, size_of(k), 1, k, random.one_in(2));
-    }
-    two.receiver(1).flush();
-  });
-  Random random(1);
-  for (uint64_t k = 0; k < messages; ++k) {
-    if (random.one_in(9)) usleep(5000);
-    put(two, 0, size_of(k), 1, k);
-  }
-  sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
-  reader.join();
-}
-
-// A count that nobody asked for comes all the same, though its reader looks no more; later ones are asked for.
-void counts() {
-  VerbsPair two;
-  for (uint64_t k = 0; k < 5; ++k) {
-    put(two, 0, 8, 1, k);
-    take(two, 1, 8, 1, k, false);
-    CHECK(!two.sender(0).settled());
-    two.receiver(1).flush();
-    sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
-  }
-}
 
 // A window of small messages, not one more, until the reader has told; with large ones among them as many as there are slots. A reader that tells often, and looks
 // at its own completions seldom, runs into no limit either.
@@ -91,20 +47,6 @@ void mixed_sizes() {
   reader.join();
 }
 
-// What was published arrives though its writer is gone, at once or after a while.
-void writer_leaves() {
-  for (size_t bytes : {size_t{8}, size_t{4} << 20})
-    for (bool at_once : {true, false}) {
-      VerbsPair two({bytes < 4096 ? 4096 : bytes});
-      for (uint64_t k = 0; k < 3; ++k) put(two, 0, bytes, 1, k);
-      if (!at_once) two.port(0).settle(now_ns() + 50 * kMs);
-      two.leave(0);
-      for (uint64_t k = 0; k < 3; ++k) take(two, 1, bytes, 1, k, false);
-      two.receiver(1).flush();
-      CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
-    }
-}
-
 // The reader has not asked for the connection yet; the writer is through with it and away.
 void writer_leaves_early() {
   VerbsPair two;
@@ -112,21 +54,6 @@ void writer_leaves_early() {
   two.leave(0);
   CHECK(two.port(0).settle(now_ns() + 10 * kSecond));
   for (uint64_t k = 0; k < 3; ++k) take(two, 1, 200, 1, k);
-}
-
-// A reader that flushes and leaves at once has told its writer.
-void reader_flushes_and_leaves() {
-  for (bool at_exit : {false, true}) {
-    VerbsPair two;
-    put(two, 0, 8, 1, 0);
-    take(two, 1, 8, 1, 0);
-    if (at_exit)
-      CHECK(two.port(1).settle(now_ns() + 10 * kSecond));
-    else
-      two.leave(1);
-    if (at_exit) two.stop(1);
-    sleep_until(two.bell(0), [&] { return two.sender(0).settled(); });
-  }
 }
 
 void writer_is_gone() {
@@ -195,14 +122,14 @@ int main(int argc, char** argv) {
   start("verbs_test", 280);
   const std::string wanted = argc > 1 ? argv[1] : "";
   const std::pair<const char*, void (*)()> promises[] = {
-      {"to and fro, asleep", to_and_fro},
-      {"streams, asleep", streams_asleep},
-      {"counts", counts},
+      {"to and fro, asleep", [] { to_and_fro<VerbsPair>(kRounds); }},
+      {"streams, asleep", [] { streams_asleep<VerbsPair>(kReal ? 40 : 120); }},
+      {"counts", counts<VerbsPair>},
       {"window", window},
       {"sizes of both sorts", mixed_sizes},
-      {"a writer leaves", writer_leaves},
+      {"a writer leaves", [] { writer_leaves<VerbsPair>(size_t{4} << 20); }},
       {"a writer leaves before it is asked for", writer_leaves_early},
-      {"a reader flushes and leaves", reader_flushes_and_leaves},
+      {"a reader flushes and leaves", reader_flushes_and_leaves<VerbsPair>},
       {"a writer is gone", writer_is_gone},
       {"a reader is gone", reader_is_gone},
       {"a reader has no memory", reader_has_no_memory},
