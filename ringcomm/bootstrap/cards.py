@@ -43,6 +43,8 @@ FIRST_WAIT = 0.5
 """Seconds of one blocking wait in the Store; short, for only after it Ctrl-C is seen and other threads get the client.
 Later the Store is asked now and then: a blocking wait of TCPStore that times out writes two warnings to the log."""
 LONGEST_SLEEP = 0.1
+LAST_WORD = 1.0
+"""Seconds for which a rank 0 that gives up keeps the store, and so its process: the others look every LONGEST_SLEEP."""
 _FEW = 4
 _PAIR = 2
 _NEVER = "?"
@@ -300,4 +302,11 @@ def _give_up(run: _Exchange, reason: str, cards: Iterable[Card]) -> NoReturn:
     """Raises BootstrapError, and leaves its text in the store for the ranks whose cards are there."""
     text = run.failure(reason)
     run.store.set(run.key("blob"), json.dumps({"error": text, "nonces": [c["nonce"] for c in cards]}))
+    # The store may live in this process, which most likely ends now; the interpreter waits for the thread, which holds
+    # the store. Nobody waits here.
+    threading.Thread(target=_keep, args=(run.store,), name="ringcomm-last-word", daemon=False).start()
     raise BootstrapError(text)
+
+
+def _keep(_store: Any) -> None:
+    time.sleep(LAST_WORD)

@@ -27,7 +27,8 @@ socklen_t abstract_address(const std::string& name, sockaddr_un& a) {
 }
 
 void fail(Error& error, const std::string& address, const char* doing, int code) {
-  error.cause = code == ETIMEDOUT ? Cause::timeout : Cause::peer_died;
+  const bool own = code == EMFILE || code == ENFILE || code == ENOMEM || code == ENOBUFS;  // no fault of the peer's
+  error.cause = code == ETIMEDOUT ? Cause::timeout : own ? Cause::internal : Cause::peer_died;
   std::snprintf(error.text, sizeof error.text, "%s its local socket @%s: %s", doing, address.c_str(),
                 std::strerror(code));
 }
@@ -68,6 +69,7 @@ int receive_fds(int socket, std::vector<int>& fds) {
     fds.resize(at + count);
     std::memcpy(fds.data() + at, CMSG_DATA(c), count * sizeof(int));
   }
+  if (m.msg_flags & MSG_CTRUNC) return EMFILE;  // so the kernel says that no more fit into this process
   return 0;
 }
 
@@ -166,7 +168,11 @@ bool fetch_fds(const std::string& address, const Nonce& nonce, int64_t deadline_
     }
   }
   close(s);
-  if (code != 0) fail(error, address, "no answer from", code);
+  if (code != 0) {
+    fail(error, address, code == EMFILE ? "cannot take what comes from" : "no answer from", code);
+    for (int fd : fds) close(fd);
+    fds.clear();
+  }
   return code == 0;
 }
 

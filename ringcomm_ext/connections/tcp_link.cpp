@@ -201,8 +201,9 @@ void TcpLink::fail(const char* what) {
   Error reason;
   reason.cause = Cause::connection;
   const bool connected = fd_.load(std::memory_order_seq_cst) >= 0;  // else the poller may be writing the address
-  std::snprintf(reason.text, sizeof reason.text, "ringcomm: the connection to rank %d at %s broke: %s", peer_,
-                connected ? address_.c_str() : "an address that is still being dialled", what);
+  std::snprintf(reason.text, sizeof reason.text, "ringcomm: the connection to rank %d at %s broke: %s",
+                shared_.group.shown(peer_), connected ? address_.c_str() : "an address that is still being dialled",
+                what);
   fail(reason);
 }
 

@@ -169,8 +169,8 @@ void TcpReceiver::broke(const char* what) {
   broken_at_ = now_ns();
   reason_.cause = Cause::connection;
   reason_.rank = reason_.peer = peer_;
-  std::snprintf(reason_.text, sizeof reason_.text, "ringcomm: the connection from rank %d at %s broke: %s", peer_,
-                peer_address(fd_.load()).c_str(), what);
+  std::snprintf(reason_.text, sizeof reason_.text, "ringcomm: the connection from rank %d at %s broke: %s",
+                shared_.group.shown(peer_), peer_address(fd_.load()).c_str(), what);
 }
 
 bool TcpReceiver::failed() {

@@ -139,6 +139,10 @@ void Reception::hear(uint64_t id) {
   Challenge diallers;
   if (!read_answer(options_.key, g.challenge, g.answer, diallers, greeting))
     return turn_away(id, "it does not hold the key of this job");
+  // Who answered and gave up since, while this process was held up, dials again: its new socket must not find this one in its place.
+  char beyond;
+  if (recv(g.watch.fd, &beyond, 1, MSG_PEEK) == 0)
+    return turn_away(id, "it was closed during the handshake", LogLevel::info);
   admit(id, greeting, diallers);
 }
 

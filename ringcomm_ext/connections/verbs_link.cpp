@@ -212,6 +212,7 @@ void VerbsLink::poll() {
   FirstFailure failure;
   ibv::Wc completions[kAtOnce];
   uint32_t counts = 0;
+  uint64_t counted = counted_.load(std::memory_order_relaxed);
   int n;
   do {
     n = queue_->poll(completions, kAtOnce);
@@ -220,19 +221,20 @@ void VerbsLink::poll() {
       if (wc.status != ibv::kWcSuccess) {
         failure.add(wc);
       } else if (wc.opcode & ibv::kWcRecv) {
-        const uint64_t counted = counted_.load(std::memory_order_relaxed);
-        counted_.store(counted + (be32toh(wc.imm_data) - static_cast<uint32_t>(counted)), std::memory_order_release);
+        counted += be32toh(wc.imm_data) - static_cast<uint32_t>(counted);
         ++counts;
       } else {
         through_.store(wc.wr_id, std::memory_order_release);
       }
     }
   } while (n == kAtOnce);
+  // Before more is published, by the other thread too: the reader never sends more counts than messages, and for each of a window there is a receive.
+  int refused = 0;
+  if (counts > 0 && n >= 0 && !failure && !broken()) refused = queue_->post_receives(counts);
+  counted_.store(counted, std::memory_order_release);
   if (n < 0) return other_.fail("its completion queue failed");
   if (failure) return other_.fail(failure);
-  // Before more is published: the reader never sends more counts than messages, and for each of a window there is a receive.
-  if (counts > 0 && !broken())
-    if (const int failed = queue_->post_receives(counts)) other_.fail(std::strerror(failed));
+  if (refused != 0) other_.fail(std::strerror(refused));
 }
 
 // Arm-then-poll: what came before the arming wakes nobody.

@@ -67,9 +67,9 @@ Error VerbsPeer::reason(const char* what) const {
   Error reason;
   reason.cause = Cause::connection;
   std::snprintf(reason.text, sizeof reason.text,
-                "ringcomm: the connection over verbs %s rank %d at %s broke: %s (RDMA device %s%s)", way_, rank_,
-                where_.empty() ? "an address that is still being dialled" : where_.c_str(), what,
-                device_.name().c_str(), device_.news().c_str());
+                "ringcomm: the connection over verbs %s rank %d at %s broke: %s (RDMA device %s%s)", way_,
+                shared_.group.shown(rank_), where_.empty() ? "an address that is still being dialled" : where_.c_str(),
+                what, device_.name().c_str(), device_.news().c_str());
   return reason;
 }
 

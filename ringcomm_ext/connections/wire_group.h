@@ -23,6 +23,8 @@ struct WireGroup {
   // After a connection broke: the death of a peer arrives by the control socket and gives the better reason, so error() waits for it.
   int64_t grace_ns = 3'000'000'000;
 
+  std::vector<int> numbers;  // by rank: its number in the job, for errors; none: the same
+  int shown(int other) const { return numbers.empty() ? other : numbers[static_cast<size_t>(other)]; }
   bool reaches(int other) const { return !peers[static_cast<size_t>(other)].empty(); }
 };
 

@@ -81,6 +81,7 @@ std::unique_ptr<Connections> Communicator::make_connections() const {
     peers.push_back({p.segment, p.remote() ? nullptr : &p.process->doorbell(), p.remote() ? nullptr : p.process->heap});
     across.peers.push_back(p.addresses);
     across.rails.push_back(p.rails);
+    across.numbers.push_back(p.global_rank);
   }
   if (!control_ || engine_.port() == nullptr)
     return make_shm_connections(spec_.layout, spec_.rank, std::move(peers), engine_.budget());

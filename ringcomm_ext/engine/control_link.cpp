@@ -125,18 +125,32 @@ void ControlLink::end(int code) {
   on_end_(code);
 }
 
-// Keepalive asks an idle peer's kernel after a third of the time, and again after each further third; the user time-out says how long an unanswered
-// question, or unacknowledged data, is put up with. For 3 s: asked after 1 s of silence, given up at the second question without an answer, or when what
-// was sent is not acknowledged for 1.4 s, which counts from the first retransmission.
-void watch_for_silence(int fd, int64_t dead_after_ns) {
-  const int third = std::max(1, static_cast<int>(dead_after_ns / 3'000'000'000));
-  const int on = 1, probes = 2;
-  const unsigned patience = static_cast<unsigned>(2 * third * 1000 - 600);
+int64_t ControlLink::unheard_ns(bool& asked) const {
+  asked = false;
+  const std::lock_guard<std::mutex> hold(mutex_);
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (fd_ < 0 || getsockopt(fd_, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  asked = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
+  return int64_t{std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv)} * 1'000'000;
+}
+
+// What lies there counts, as before any end.
+void ControlLink::give_up() {
+  int code;
+  if (fd_ < 0) return;
+  read_all(code);
+  take_frames();
+  end(ETIMEDOUT);
+}
+
+// No user time-out, and more probes than are ever waited for.
+void ask_for_life(int fd, int every_s) {
+  const int on = 1, probes = 100;
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &third, sizeof third);
-  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &third, sizeof third);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &every_s, sizeof every_s);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof every_s);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience, sizeof patience);
 }
 
 }  // namespace ringcomm

@@ -32,6 +32,10 @@ class ControlLink : public std::enable_shared_from_this<ControlLink> {
   void send(FrameKind kind, const T& body) {
     send(kind, &body, sizeof body);
   }
+  // How long nothing, not even an acknowledgement, has come from the other end's kernel; `asked`: one is due, for data or a keepalive. 0 after the end.
+  int64_t unheard_ns(bool& asked) const;
+  // It is silent: ends it as the kernel's own time-out would. The poller.
+  void give_up();
   // All that was sent is with the other end's kernel, or there is no other end.
   bool delivered() const;
 
@@ -54,7 +58,8 @@ class ControlLink : public std::enable_shared_from_this<ControlLink> {
   const OnEnd on_end_;
 };
 
-// A host that is silent, or a cut link, ends the socket (ETIMEDOUT) within about `dead_after_ns`. A stopped process does not: its kernel answers.
-void watch_for_silence(int fd, int64_t dead_after_ns);
+// Has the kernel ask an idle peer's every `every_s` seconds. A stopped process answers too: its kernel does. Who is silent is for ControlPlane to say: the
+// kernel's own time-outs count the time in which this machine did not run as the peer's silence, and a window that stays shut as death.
+void ask_for_life(int fd, int every_s);
 
 }  // namespace ringcomm

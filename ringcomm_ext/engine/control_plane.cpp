@@ -13,6 +13,9 @@
 namespace ringcomm {
 namespace {
 
+constexpr int64_t kThirdNs = 1'000'000'000;
+constexpr EventLoop::TimerId kNoMore = ~EventLoop::TimerId{0};
+constexpr int kLooks = 12;       // for silence, in dead_after
 constexpr size_t kEnded = 1024;  // guessed: who asks late asks within one group's life
 
 Nonce nonce_of(const std::string& key) {
@@ -28,18 +31,26 @@ struct ControlPlane::Guest {
   std::shared_ptr<ControlLink> link;
   std::shared_ptr<PeerProcess> peer;  // the poller's; null until the hello
   std::string dialled;
+  int64_t unheard_ns = 0, asked_ns = 0;  // look_for_silence: nothing has come; an answer is due
 };
 
 ControlPlane::ControlPlane(EventLoop& loop, const std::string& key, int64_t dead_after_ns, std::function<void()> wake)
-    : loop_(loop), key_(key), dead_after_ns_(dead_after_ns), wake_(std::move(wake)), topic_(nonce_of(key)) {}
+    : loop_(loop),
+      key_(key),
+      dead_after_ns_(std::max<int64_t>(1, dead_after_ns / (3 * kThirdNs)) * 3 * kThirdNs),
+      wake_(std::move(wake)),
+      topic_(nonce_of(key)) {}
 
 ControlPlane::~ControlPlane() {
   if (port_ != nullptr) port_->forget(topic_);
   std::map<std::string, Dial> dials;
+  EventLoop::TimerId look;
   {
     const std::lock_guard<std::mutex> hold(mutex_);
     dials.swap(dials_);
+    look = std::exchange(next_look_, kNoMore);
   }
+  loop_.cancel(look);
   for (auto& [key, dial] : dials)
     if (!dial.failed) port_->cancel(dial.id);
   // Released without the lock: a link's end waits for its handler.
@@ -67,7 +78,7 @@ void ControlPlane::open(TcpPort& port) {
 }
 
 void ControlPlane::adopt(int fd, const std::string& dialled) {
-  watch_for_silence(fd, dead_after_ns_);
+  ask_for_life(fd, static_cast<int>(dead_after_ns_ / (3 * kThirdNs)));
   auto guest = std::make_shared<Guest>();
   guest->dialled = dialled;
   // Held, so that no frame is looked at before the guest is complete.
@@ -84,6 +95,31 @@ void ControlPlane::adopt(int fd, const std::string& dialled) {
   if (!guest->link) return;
   guest->link->send(FrameKind::hello, HelloBody{topic_});
   guests_.insert(guest);
+  if (next_look_ != 0) return;
+  looked_at_ = now_ns();
+  next_look_ = loop_.at(looked_at_ + dead_after_ns_ / kLooks, [this] { look_for_silence(); });
+}
+
+// Who has not been heard for dead_after, less the time from one look to the next, although it was asked a third of that ago. Time counts as far as this
+// process was there to see it pass: of a look that comes late, because this machine is crowded or was paused, two looks' worth. What comes meanwhile may lie
+// unread, too. A live peer whose window is shut is asked ever more seldom, but answers.
+void ControlPlane::look_for_silence() {
+  std::vector<std::shared_ptr<Guest>> silent;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    const int64_t now = now_ns(), between = dead_after_ns_ / kLooks;
+    const int64_t seen = std::min(now - std::exchange(looked_at_, now), 2 * between);
+    for (const auto& g : guests_) {
+      bool asked = false;
+      g->unheard_ns = std::min(g->link->unheard_ns(asked), g->unheard_ns + seen);
+      g->asked_ns = asked ? g->asked_ns + seen : 0;
+      if (g->unheard_ns > dead_after_ns_ - between && g->asked_ns >= dead_after_ns_ / 3) silent.push_back(g);
+    }
+  }
+  for (const auto& g : silent) g->link->give_up();
+  const std::lock_guard<std::mutex> hold(mutex_);  // after all else: who cancels the look waits for this one
+  if (next_look_ == kNoMore) return;
+  next_look_ = guests_.empty() ? 0 : loop_.at(looked_at_ + dead_after_ns_ / kLooks, [this] { look_for_silence(); });
 }
 
 void ControlPlane::heard(const std::shared_ptr<Guest>& guest, FrameKind kind, const std::string& body) {
@@ -154,19 +190,21 @@ std::shared_ptr<PeerProcess> ControlPlane::reach(const std::string& key, const s
   const std::lock_guard<std::mutex> hold(mutex_);
   if (const auto it = peers_.find(key); it != peers_.end()) return it->second;
   if (const auto it = dials_.find(key); it != dials_.end()) {
-    if (it->second.failed) {
-      error = it->second.error;
-      dials_.erase(it);
-    }
-    return nullptr;
+    if (!it->second.failed) return nullptr;
+    // An earlier group's, that ran out of time before it heard of this: not this one's.
+    const bool own = it->second.deadline == deadline_ns;
+    if (own) error = it->second.error;
+    dials_.erase(it);
+    if (own) return nullptr;
   }
   if (key < key_ || port_ == nullptr) return nullptr;
   Greeting greeting;
   greeting.topic = nonce_of(key);
   greeting.purpose = Purpose::control;
   // `done` is never called from inside dial(), and waits for the lock.
-  dials_[key].id =
-      port_->dial(addresses, greeting, deadline_ns, [this, key](int fd, const Error& e) { dialled(key, fd, e); });
+  Dial& dial = dials_[key];
+  dial.deadline = deadline_ns;
+  dial.id = port_->dial(addresses, greeting, deadline_ns, [this, key](int fd, const Error& e) { dialled(key, fd, e); });
   return nullptr;
 }
 

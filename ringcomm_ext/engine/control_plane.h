@@ -50,6 +50,7 @@ class ControlPlane {
   struct Guest;
   struct Dial {
     TcpPort::DialId id = 0;
+    int64_t deadline = 0;  // of who asked for it
     bool failed = false;
     Error error;
   };
@@ -57,16 +58,19 @@ class ControlPlane {
   void heard(const std::shared_ptr<Guest>& guest, FrameKind kind, const std::string& body);
   void ended(const std::shared_ptr<Guest>& guest, int code);
   void dialled(const std::string& key, int fd, const Error& error);
+  void look_for_silence();
 
   EventLoop& loop_;
   const std::string key_;
-  const int64_t dead_after_ns_;
+  const int64_t dead_after_ns_;  // whole thirds of a second count, not less than 1 s each
   const std::function<void()> wake_;
   TcpPort* port_ = nullptr;
   Nonce topic_{};
 
   mutable std::mutex mutex_;
   std::set<std::shared_ptr<Guest>> guests_;  // every socket; those that have said who they are have a peer
+  EventLoop::TimerId next_look_ = 0;         // for silence, while there are guests
+  int64_t looked_at_ = 0;
   std::map<std::string, std::shared_ptr<PeerProcess>> peers_;
   std::map<std::string, Dial> dials_;
   std::map<Nonce, std::weak_ptr<ControlGroup>> groups_;

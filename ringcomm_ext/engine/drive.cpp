@@ -8,10 +8,11 @@
 namespace ringcomm {
 namespace {
 
-constexpr int64_t kLongestSleepNs = 200'000'000;  // between looks at signals and deadlines
-constexpr int64_t kLookNs = 100'000'000;          // between looks at boards and queues for what is late or wrong
-constexpr int64_t kOnTheWayNs = 500'000'000;      // guessed: a few retransmissions of a lost packet
-constexpr int64_t kJudgeNs = 300'000'000;         // guessed: a poller answers within milliseconds
+constexpr int64_t kLongestSleepNs = 200'000'000;    // between looks at signals and deadlines
+constexpr int64_t kLookNs = 100'000'000;            // between looks at boards and queues for what is late or wrong
+constexpr int64_t kOnTheWayNs = 500'000'000;        // guessed: a few retransmissions of a lost packet
+constexpr int64_t kMostOnTheWayNs = 5'000'000'000;  // guessed: other ranks may move for ever
+constexpr int64_t kJudgeNs = 300'000'000;           // guessed: a poller answers within milliseconds
 constexpr int64_t kJudgeNapNs = 100'000;
 
 }  // namespace
@@ -28,7 +29,7 @@ bool Communicator::lost(int rank) {
   const int64_t now = now_ns();
   int64_t since = 0;
   if (gone_since_[rank].compare_exchange_strong(since, now)) since = now, any_gone_.store(true);
-  return now - std::max(since, last_moved_.load()) > kOnTheWayNs;
+  return now - std::max(since, last_moved_.load()) > kOnTheWayNs || now - since > kMostOnTheWayNs;
 }
 
 bool Communicator::wants_driver(int worker) const {
@@ -63,7 +64,9 @@ bool Communicator::advance() {
     }
   };
   for (const auto& lane : lanes_) drive([&](Stall& stall) { return lane->drive(ended, stall); });
-  drive([&](Stall& stall) { return mailbox_->drive([this](int r) { return lost(r); }, ended, stall); });
+  drive([&](Stall& stall) {
+    return mailbox_->drive([this](int r) { return lost(r); }, ended, stall, [this](int r) { return gone(r); });
+  });
   if (failed_.load(std::memory_order_seq_cst))
     end_all(ended);  // who failed the group meanwhile may not have got the lanes this thread had
   deliver(ended);
@@ -224,7 +227,9 @@ void Communicator::look_at_ranks(int64_t now) {
     }
   }
   int peer = -1;
-  if (const RequestPtr late = mailbox_->overdue(now, &peer)) timed_out(late);
+  bool wanted = false;
+  if (const RequestPtr late = mailbox_->overdue(now, &peer, &wanted)) timed_out(late);
+  if (wanted) engine_.doorbell().ring();  // this thread's own sleep ends at once, too, and it drives
 }
 
 }  // namespace ringcomm

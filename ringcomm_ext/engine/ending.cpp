@@ -67,7 +67,7 @@ void Communicator::leave(int64_t until_ns, bool owes_sends) {
   Error last;
   {
     const std::lock_guard<std::mutex> hold(error_mutex_);
-    if (!error_) {
+    if (!error_ && !board_.read_error(error_)) {
       error_.cause = Cause::aborted;
       error_.reporter = spec_.rank;
       accuse(error_, spec_.rank);

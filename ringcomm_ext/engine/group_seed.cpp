@@ -16,6 +16,19 @@ int leader_of(const std::vector<PeerCard>& cards, int rank) {
   return static_cast<int>(std::find_if(cards.begin(), cards.end(), same) - cards.begin());
 }
 
+// The others may have counted this rank in already: they must not wait for its calls.
+bool give_up(GroupSpec& spec, Error& error) {
+  if (!error) {
+    error.cause = Cause::aborted;
+    std::snprintf(error.text, sizeof error.text, "ringcomm: interrupted while a group was being connected");
+  }
+  // Ranks that this one cannot reach hear of it from those that both can.
+  if (spec.board.post(error) && spec.control) spec.control->tell_failure(error);
+  spec.board.set_state(RankState::left);
+  if (spec.control) spec.control->tell();
+  return false;
+}
+
 }  // namespace
 
 std::unique_ptr<GroupSeed> GroupSeed::make(Engine& engine, int rank, const ShmLayout& layout, Error& error) {
@@ -63,12 +76,13 @@ bool GroupSeed::open_peer(const PeerCard& card, int peer, int leader, int64_t de
   std::vector<int> fds;
   if (!fetch_fds(card.socket, nonce, deadline_ns, spec.interrupted, fds, error)) {
     const std::string why = error.text;
-    error.rank = peer;
-    std::snprintf(
-        error.text, sizeof error.text,
-        "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s. Ranks of one node must "
-        "run on one machine, in one network namespace, and be alive",
-        spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str());
+    const bool own = error.cause == Cause::internal;
+    error.rank = own ? rank_ : peer;
+    std::snprintf(error.text, sizeof error.text,
+                  "ringcomm: rank %d cannot reach rank %d (host %s, pid %d) over shared memory: %s%s",
+                  spec.peers[rank_].global_rank, info.global_rank, card.host.c_str(), card.pid, why.c_str(),
+                  own ? ": this rank's own limit (ulimit -n)"
+                      : ". Ranks of one node must run on one machine, in one network namespace, and be alive");
     return false;
   }
   constexpr size_t expected = 4;
@@ -96,12 +110,16 @@ bool GroupSeed::open_node(const std::vector<PeerCard>& cards, int64_t deadline_n
     return false;
   std::vector<bool> remote;
   for (const PeerCard& c : cards) remote.push_back(c.node != cards[rank_].node);
-  for (size_t peer = 0; peer < cards.size(); ++peer)
-    if (!remote[peer] && !open_peer(cards[peer], static_cast<int>(peer), leader, deadline_ns, spec, error))
-      return false;
   if (!std::count(remote.begin(), remote.end(), true)) remote.clear();
-  char* const board = spec.peers[leader].segment->data() + layout_.board_at();
-  spec.board = Board(board, layout_.ranks, rank_, std::move(remote));
+  for (size_t peer = 0; peer < cards.size(); ++peer) {
+    if (cards[peer].node != cards[rank_].node) continue;
+    const bool opened = open_peer(cards[peer], static_cast<int>(peer), leader, deadline_ns, spec, error);
+    if (!opened && static_cast<int>(peer) <= leader) return false;
+    // The leader is the first, so from here on the others hear why this rank gives up.
+    if (static_cast<int>(peer) == leader)
+      spec.board = Board(spec.peers[leader].segment->data() + layout_.board_at(), layout_.ranks, rank_, remote);
+    if (!opened) return give_up(spec, error);
+  }
   return true;
 }
 
@@ -123,8 +141,8 @@ class Patience {
       if (spec_.interrupted && spec_.interrupted()) return false;
       if (spec_.control) {
         spec_.control->ask();
-        if (spec_.board.read_error(error)) return false;
       }
+      if (spec_.board.read_error(error)) return false;
     }
     const timespec nap{0, nap_ns_};
     nanosleep(&nap, nullptr);
@@ -138,19 +156,6 @@ class Patience {
   int64_t next_question_ = now_ns() + kQuestionNs;
   int64_t nap_ns_ = 20'000;  // guessed; a waiting rank must leave the core to those that are not there yet
 };
-
-// The others may have counted this rank in already: they must not wait for its calls.
-bool give_up(GroupSpec& spec, Error& error) {
-  if (!error) {
-    error.cause = Cause::aborted;
-    std::snprintf(error.text, sizeof error.text, "ringcomm: interrupted while a group was being connected");
-  }
-  // Ranks that this one cannot reach hear of it from those that both can.
-  if (spec.control && spec.board.post(error)) spec.control->tell_failure(error);
-  spec.board.set_state(RankState::left);
-  if (spec.control) spec.control->tell();
-  return false;
-}
 
 void blame(Error& error, Cause cause, const GroupSpec& spec, int peer, const char* what) {
   const PeerInfo& p = spec.peers[peer];

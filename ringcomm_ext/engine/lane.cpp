@@ -36,6 +36,7 @@ void Lane::pop(const Error* error, Ended& ended) {
     queue_.pop_front();
     waiting_.fetch_sub(1, std::memory_order_seq_cst);
   }
+  part.interpreter.reset();  // takes back what it lent, before another lane's thread may call the request done
   if (part.request->part_done(error)) ended.push_back(std::move(part.request));
 }
 

@@ -6,8 +6,8 @@
 
 namespace ringcomm {
 
-Mailbox::Mailbox(Connections& connections, int rank, int ranks, size_t eager_bytes)
-    : connections_(connections), rank_(rank), ranks_(ranks), eager_(eager_bytes) {
+Mailbox::Mailbox(Connections& connections, int rank, int ranks, size_t eager_bytes, size_t early_bytes)
+    : connections_(connections), rank_(rank), ranks_(ranks), eager_(eager_bytes), early_bytes_(early_bytes) {
   static_assert(sizeof(Header) == kInlineBytes);
   for (int r = 0; r < ranks; ++r) {
     peers_.push_back(std::make_unique<Peer>());
@@ -49,16 +49,26 @@ bool Mailbox::find_gone(const Gone& gone, Stall& stall) const {
   return true;
 }
 
-bool Mailbox::drive(const Gone& gone, Ended& ended, Stall& stall) {
+// What comes in may be broken, too, or have no memory to come to; of who has left its end is no news.
+void Mailbox::find_broken(const Peer& peer, const Gone& closed, Stall& stall) const {
+  const bool listens = peer.in && (peer.receiving() || !any_.empty());
+  const Error* broken = peer.out ? peer.out->error() : nullptr;
+  if (!broken && listens && peer.in->error() && !closed(peer.rank)) broken = peer.in->error();
+  if (!broken) return;
+  stall.broken = broken, stall.waits_for = peer.rank;
+  peer.each([&](const PostedPtr& m) { stall.request = m->request; });
+}
+
+bool Mailbox::drive(const Gone& gone, Ended& ended, Stall& stall, const Gone& closed) {
   bool moved = false, again = true;
   while (again && !idle() && lock_.try_lock()) {
-    moved |= drive_held(gone, ended, stall);
+    moved |= drive_held(gone, closed ? closed : gone, ended, stall);
     again = lock_.unlock() && !stall.mismatch && !stall.broken;  // those are found once
   }
   return moved && !stall.mismatch && !stall.broken;
 }
 
-bool Mailbox::drive_held(const Gone& gone, Ended& ended, Stall& stall) {
+bool Mailbox::drive_held(const Gone& gone, const Gone& closed, Ended& ended, Stall& stall) {
   stall = Stall{};
   if (failed_) return false;
   const size_t ended_before = ended.size();
@@ -72,10 +82,7 @@ bool Mailbox::drive_held(const Gone& gone, Ended& ended, Stall& stall) {
       if (peer->rank == rank_) continue;
       again |= pump_out(*peer, ended);
       if (peer->sending() || peer->receiving() || !any_.empty()) again |= pump_in(*peer, ended, stall);
-      if (peer->out && peer->out->error()) {
-        stall.broken = peer->out->error(), stall.waits_for = peer->rank;
-        peer->each([&](const PostedPtr& m) { stall.request = m->request; });
-      }
+      find_broken(*peer, closed, stall);
     }
     moved |= again;
     if (stall.mismatch || stall.broken) break;
@@ -119,7 +126,7 @@ void Mailbox::fail_held(const Error& error, Ended& ended) {
   }
 }
 
-RequestPtr Mailbox::overdue(int64_t now, int* peer) {
+RequestPtr Mailbox::overdue(int64_t now, int* peer, bool* wanted) {
   if (idle() || !lock_.try_lock()) return nullptr;
   RequestPtr late;
   each_pending([&](const PostedPtr& m) {
@@ -127,7 +134,7 @@ RequestPtr Mailbox::overdue(int64_t now, int* peer) {
     late = m->request;
     *peer = m->peer;
   });
-  lock_.unlock();
+  *wanted = lock_.unlock();
   return late;
 }
 

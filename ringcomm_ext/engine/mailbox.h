@@ -33,19 +33,24 @@ struct Message {
 
 class Mailbox {
  public:
-  Mailbox(Connections& connections, int rank, int ranks, size_t eager_bytes);
+  // early_bytes: unmatched messages kept per peer, with their books, before its sender has to wait; its grants and granted data then wait behind the next
+  // one, so who sends more than this before the other receives may hang.
+  static constexpr size_t kEarlyBytes = size_t{256} << 20;
+  Mailbox(Connections& connections, int rank, int ranks, size_t eager_bytes, size_t early_bytes = kEarlyBytes);
   ~Mailbox();
 
   void post(Message message);
   bool idle() const { return pending_.load(std::memory_order_seq_cst) == 0; }
   int pending_sends() const { return sends_.load(std::memory_order_seq_cst); }
 
-  // Moves what can be moved; result and stall as in Lane::drive. `gone(rank)`: that rank will do nothing more.
+  // Moves what can be moved; result and stall as in Lane::drive. `gone(rank)`: that rank will do nothing more. `closed(rank)`, if given: it has left or
+  // died, so that its connections end is no fault of theirs, though what it sent may still come.
   using Gone = std::function<bool(int)>;
-  bool drive(const Gone& gone, Ended& ended, Stall& stall);
+  bool drive(const Gone& gone, Ended& ended, Stall& stall, const Gone& closed = nullptr);
   bool fail(const Error& error, Ended& ended);
   // A pending request whose deadline has passed, and the rank it waits for (kAnySource: any); null if there is none or another thread drives.
-  RequestPtr overdue(int64_t now, int* peer);
+  // `wanted`: another thread wanted to drive meanwhile, and relies on a look after this.
+  RequestPtr overdue(int64_t now, int* peer, bool* wanted);
 
  private:
   struct Header;
@@ -58,7 +63,8 @@ class Mailbox {
   using PostedPtr = std::shared_ptr<Posted>;
 
   // mailbox.cpp
-  bool drive_held(const Gone& gone, Ended& ended, Stall& stall);
+  bool drive_held(const Gone& gone, const Gone& closed, Ended& ended, Stall& stall);
+  void find_broken(const Peer& peer, const Gone& closed, Stall& stall) const;
   void fail_held(const Error& error, Ended& ended);
   bool find_gone(const Gone& gone, Stall& stall) const;
   void end(const PostedPtr& message, int source, const Error* error, Ended& ended);
@@ -93,7 +99,7 @@ class Mailbox {
 
   Connections& connections_;
   const int rank_, ranks_;
-  const size_t eager_;
+  const size_t eager_, early_bytes_;
   std::mutex mutex_;
   std::vector<Message> posts_;  // under mutex_, in posting order
   std::atomic<int> pending_{0}, sends_{0};

@@ -9,7 +9,6 @@
 namespace ringcomm {
 namespace {
 
-constexpr size_t kMostEarly = 4096;              // unmatched messages kept per peer before its sender has to wait
 constexpr size_t kStreamFrom = size_t{8} << 20;  // from here the copy into the user's buffer bypasses the caches
 
 }  // namespace
@@ -56,7 +55,9 @@ bool Mailbox::take_matched(Peer& peer, const Header& h, const PostedPtr& recv, E
 }
 
 bool Mailbox::take_early(Peer& peer, const Header& h) {
-  if (peer.early.size() >= kMostEarly) return false;
+  const size_t cost = Early::kBooks + (h.kind == Header::kAnnounce ? 0 : h.bytes);
+  if (peer.early_bytes + cost > early_bytes_) return false;
+  peer.early_bytes += cost;
   peer.early.push_back({h.tag, h.bytes, h.id, h.kind == Header::kAnnounce, h.kind == Header::kInline, {}, nullptr});
   Early& early = peer.early.back();
   if (h.kind == Header::kInline) early.data.assign(h.data, h.data + h.bytes);
@@ -86,7 +87,7 @@ void Mailbox::end_stream_in(Peer& peer, Ended& ended) {
   } else if (Early& early = *peer.storing; early.claimed) {
     copy_cached(early.claimed->data, early.data.data(), early.data.size());
     end(early.claimed, peer.rank, nullptr, ended);
-    peer.early.remove_if([&](const Early& e) { return &e == peer.storing; });
+    peer.drop(std::find_if(peer.early.begin(), peer.early.end(), [&](const Early& e) { return &e == peer.storing; }));
   } else {
     early.complete = true;
   }

@@ -49,11 +49,11 @@ bool Mailbox::match_early(Peer& peer, const PostedPtr& recv, Ended& ended, Stall
     if (!agree(peer, recv, it->bytes, stall)) return false;
     if (it->announced) {
       peer.grant(it->id, recv);
-      peer.early.erase(it);
+      peer.drop(it);
     } else if (it->complete) {
       copy_cached(recv->data, it->data.data(), it->data.size());
       end(recv, peer.rank, nullptr, ended);
-      peer.early.erase(it);
+      peer.drop(it);
     } else {
       it->claimed = recv;
       peer.recvs.remove(recv);

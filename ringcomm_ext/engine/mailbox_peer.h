@@ -36,6 +36,9 @@ struct Mailbox::Early {
   bool complete = false;  // data is whole
   std::vector<char> data;
   PostedPtr claimed;  // a receive that matched while the data was still coming
+
+  static constexpr size_t kBooks = 128;  // about what the list and this take
+  size_t cost() const { return kBooks + (announced ? 0 : bytes); }
 };
 
 struct Mailbox::Peer {
@@ -51,6 +54,7 @@ struct Mailbox::Peer {
   // coming in
   std::list<PostedPtr> recvs;
   std::list<Early> early;
+  size_t early_bytes = 0;
   std::map<uint64_t, PostedPtr> awaited;  // granted by us, data to come
   PostedPtr filling;                      // the receive the current stream goes to, or
   Early* storing = nullptr;               // the early message it goes to
@@ -60,6 +64,11 @@ struct Mailbox::Peer {
     return !grants.empty() || !sends.empty() || !announced.empty() || !granted.empty() || streaming;
   }
   bool receiving() const { return !recvs.empty() || !awaited.empty() || in_left > 0; }
+
+  void drop(std::list<Early>::iterator message) {
+    early_bytes -= message->cost();
+    early.erase(message);
+  }
 
   // The announced message `id` may come: `recv` has room for it.
   void grant(uint64_t id, const PostedPtr& recv) {

@@ -200,7 +200,8 @@ Error Communicator::describe_timeout(const Request& request, double seconds) con
   std::string who = request.call.is_message() ? "" : missing(request, &culprit);
   if (who.empty()) {
     culprit = request.call.is_message() ? request.call.root : waits_for_.load();
-    for (int r = 0; r < spec_.ranks && !request.call.is_message(); ++r)
+    const bool known = culprit >= 0 && culprit != spec_.rank && stopped(culprit);
+    for (int r = 0; r < spec_.ranks && !known && !request.call.is_message(); ++r)
       if (r != spec_.rank && stopped(r)) culprit = r;
     who = who_does_not_go_on(request, culprit);
   }

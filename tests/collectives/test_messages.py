@@ -168,3 +168,32 @@ def batch(rank: int, world: int) -> list[str]:
 @pytest.mark.parametrize("world", [2, 4])
 def test_batches_of_messages(rank_pool: Pools, world: int) -> None:
     nothing_wrong(rank_pool(world, backend="ringcomm").run(batch))
+
+
+def behind_many(rank: int, world: int, count: int) -> bool:
+    """Rank 1 waits for a message behind `count` that it has not asked for yet; the large one is sent all the same."""
+    large = torch.full((1 << 18,), 5.0)
+    got = torch.zeros(1, dtype=torch.int64)
+    if rank == 0:
+        sends = [isend(torch.tensor([i]), 1, tag=1) for i in range(count)]
+        answer = torch.zeros_like(large)
+        dist.recv(answer, 1, tag=2)
+        dist.send(torch.tensor([7]), 1, tag=3)
+        for work in sends:
+            work.wait()
+        return torch.equal(answer, large)
+    if rank == 1:
+        last = irecv(got, 0, tag=3)
+        dist.send(large, 0, tag=2)
+        last.wait()
+        wrong = 0
+        for i in range(count):
+            one = torch.zeros(1, dtype=torch.int64)
+            dist.recv(one, 0, tag=1)
+            wrong += one.item() != i
+        return got.item() == 7 and wrong == 0
+    return True
+
+
+def test_messages_come_behind_many_that_nobody_has_asked_for(rank_pool: Pools) -> None:
+    assert rank_pool(2, backend="ringcomm").run(behind_many, 6000, timeout=60) == [True, True]

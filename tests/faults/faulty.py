@@ -149,9 +149,9 @@ def script(
 
 
 def finish(process: subprocess.Popen[str], timeout: float = 60.0) -> tuple[int, str, str]:
-    """Exit status, stdout and stderr; a process that does not end in `timeout` seconds is killed and fails the test."""
+    """Exit status, stdout and stderr; one that has not ended in allowed(timeout) is killed and fails the test."""
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=allowed(timeout))
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()

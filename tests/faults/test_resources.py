@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from faulty import all_reduce, failure, finish, script, start
+from faulty import LATE, all_reduce, allowed, failure, finish, script, start
 from process_usage import usage
 from ranks import run_ranks
 
@@ -88,6 +90,29 @@ def test_a_memory_limit_that_is_too_small_is_named_on_every_rank(tmp_path: Path)
     config.write_text("version: 1\nmemory: {limit: 1MiB}\n")
     texts = run_ranks(beyond_the_limit, 2, env={"RINGCOMM_CONFIG": str(config)})
     assert texts[0] == texts[1] and "memory.limit" in texts[0] and "1048576" in texts[0], texts
+
+
+def out_of_descriptors(rank: int, world: int, room: int) -> tuple[str, float]:
+    """Rank 1 can open `room` more files when a further group is made."""
+    start(timeout=30)
+    if rank == 1:
+        used = {int(fd) for fd in os.listdir("/proc/self/fd")}
+        held: list[int] = []
+        while not held or held[-1] <= max(used):
+            held.append(os.open("/dev/null", os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1 + room, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    found = failure(lambda: dist.new_group(timeout=timedelta(seconds=5)))
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    return found.text, found.seconds
+
+
+@pytest.mark.parametrize("room", [2, 4])
+def test_a_rank_without_descriptors_blames_itself(room: int) -> None:
+    """The other one hears it where word could be left in the group's memory, else at its time-out."""
+    (other, seconds), (own, _) = run_ranks(out_of_descriptors, 2, room)
+    assert "Too many open files" in own or "ulimit -n" in own, own
+    assert "rank 1" in other and seconds < 5 + allowed(LATE), other
 
 
 def sockets() -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch.distributed as dist
 
 from collective_checks import check, nothing_wrong
 from collective_operations import run_cases
+from faulty import NOTICED, allowed, failure, start
 from lab_ranks import lab, run_on
 from ranks import RankPool, run_ranks
 from test_net_collectives import cases
@@ -84,3 +87,25 @@ def test_declared_nodes_need_no_network_but_loopback() -> None:
     with lab(1) as made:
         made.cut(0)
         nothing_wrong(run_on(made, 2, alone, cases(2, "ringcomm")[:40], env=declared(1)))
+
+
+def too_little_for_what_comes(rank: int, world: int, folder: str) -> Any:
+    """Rank 2 has taken all of its memory for large messages when small ones come from rank 0."""
+    config = Path(folder, f"{rank}.yaml")
+    limit = ", limit: 1MiB" if rank == 2 else ""
+    config.write_text(f"version: 1\nmemory: {{slot: 496KiB, slots: 2{limit}}}\n")
+    os.environ["RINGCOMM_CONFIG"] = str(config)
+    start(timeout=30)
+    big = torch.ones(1 << 20)
+    dist.gather(big, [torch.zeros(1 << 20) for _ in range(world)] if rank == 2 else None, dst=2)
+    if rank == 2:
+        return failure(lambda: dist.recv(big, 0))
+    if rank == 0:
+        return failure(lambda: (dist.send(big, 2), dist.recv(big, 2)))
+    return failure(lambda: dist.recv(big, 2))
+
+
+def test_a_receive_that_has_no_memory_fails_at_once_and_blames_nobody_else(tmp_path: Path) -> None:
+    for found in run_ranks(too_little_for_what_comes, 3, str(tmp_path), env=declared(1)):
+        assert "memory.limit" in found.text and "rank 2" in found.text, found
+        assert found.seconds < allowed(NOTICED)
