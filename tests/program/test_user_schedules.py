@@ -166,6 +166,18 @@ def test_a_group_is_made_with_limited_schedules_where_its_rules_choose_them(tmp_
         plan.of_group(settings, 3, None, _C)
 
 
+def test_two_files_of_one_configuration_that_define_one_name_are_refused(tmp_path: Path) -> None:
+    """Else the last would win, and the next group of the same configuration be refused."""
+    first, second, copy = (tmp_path / f"{name}.py" for name in ("first", "second", "copy"))
+    first.write_text(LIMITED.format(served="1, 2, 3, 4", of="ring"))
+    second.write_text(LIMITED.format(served="1, 2, 3, 4", of="one_shot"))
+    copy.write_text(first.read_text())
+    policy = {"all_reduce": [{"schedule": "limited"}]}
+    with pytest.raises(ConfigError, match=r"schedules\[1\]: .*second\.py defines schedule 'limited', .*first\.py;"):
+        config.load({"schedules": [str(first), str(second)], "policy": policy}, {})
+    assert len(config.load({"schedules": [str(first), str(copy)], "policy": policy}, {}).schedules) == 2
+
+
 def test_a_name_that_a_group_was_made_with_stays_what_it_is(tmp_path: Path) -> None:
     """Else the ranks that are in both groups would build other programs than those that are in one."""
     first, second = tmp_path / "first.py", tmp_path / "second.py"
