@@ -78,6 +78,32 @@ def test_files_that_are_no_schedules_are_refused(tmp_path: Path, text: str, says
         load_user(path)
 
 
+RAISES = """
+from ringcomm.schedules import BUILT_IN, Schedule
+def f(p):
+    return [][p.rank] if p.ranks == 3 else BUILT_IN["ring"].build(p)
+SCHEDULES = [Schedule("oops", {"all_reduce": f})]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "status"),
+    [("def x(:", "SyntaxError: ", 2), ("[][0]", "IndexError: list", 2), (RAISES, "oops raised IndexError: ", 1)],
+)
+def test_what_the_users_code_raises_names_the_file_and_is_no_refusal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str, status: int
+) -> None:
+    """For 3 ranks only: a function that refuses some numbers of ranks is taken, one with a bug is not."""
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(ScheduleError, match=rf"mine\.py: .*{says}") as caught:
+        load_user(path)
+    assert isinstance(caught.value.__cause__, (SyntaxError, IndexError))
+    assert main([str(path)]) == status
+    printed = "".join(capsys.readouterr())
+    assert says in printed and "Traceback" not in printed
+
+
 def test_missing_files_and_modules_are_named(tmp_path: Path) -> None:
     with pytest.raises(ScheduleError, match=r"nothing\.py: no such file"):
         load_user(tmp_path / "nothing.py")
