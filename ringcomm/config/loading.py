@@ -18,7 +18,7 @@ from ringcomm.config.located import Located, from_python, read_yaml
 from ringcomm.config.reading import mapping, nearest, parse
 from ringcomm.config.rule import COLLECTIVES
 from ringcomm.config.rule_reading import default_policy, policy_rules, schedule_files
-from ringcomm.config.schema import SECTIONS, Config, dotted
+from ringcomm.config.schema import SECTIONS, SHIPPED_DEFAULT, Config, dotted
 from ringcomm.config.shipped import shipped, shipped_names
 from ringcomm.config.values import show_bytes
 from ringcomm.errors import ConfigError
@@ -90,7 +90,7 @@ def _find(options: object, environ: Mapping[str, str]) -> tuple[Located, Path | 
     if wanted is None:
         if not variable:
             document, folder = _shipped_default()
-            return document, folder, "shipped default (default.yaml)", False, []
+            return document, folder, SHIPPED_DEFAULT, False, []
         return (*_named(variable, "environment RINGCOMM_CONFIG"), True, [])
     notes = [f"pg_options stands over RINGCOMM_CONFIG={variable}, which is not read"] if variable else []
     if isinstance(wanted, Mapping):

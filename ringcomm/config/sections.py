@@ -151,13 +151,14 @@ class Debug:
         Choice(("WARN", "INFO", "DEBUG")),
         "WARN",
         "INFO says once per group what it is made of and which rule chose which schedule; DEBUG adds two lines for "
-        "each call. docs/logging.md shows both.",
+        "each call. docs/logging.md shows both. What a process's first group says holds for all.",
         env="RINGCOMM_DEBUG",
     )
     file: str | None = key(
         Text("a path; %h is replaced by the host name, %p by the process id, %r by the rank"),
         None,
-        "Where the log goes; standard error if not given. %h host name, %p process id, %r rank.",
+        "Where the log goes; standard error if not given. %h host name, %p process id, %r rank. As for the "
+        "level, the first group decides.",
         env="RINGCOMM_DEBUG_FILE",
     )
     flight_record: str | None = key(
