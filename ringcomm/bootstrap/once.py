@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ringcomm.config import Config
 
 LOG = ("debug.level", "debug.file")
+ENGINE = ("progress.workers", "memory.limit", "memory.registered")
 
 _said: set[str] = set()
 

@@ -17,7 +17,7 @@ from ringcomm.discover import host
 from ringcomm.topology.facts import Machine
 
 _lock = threading.Lock()
-_engine_started = False
+_engine_of: Config | None = None  # the first group's: the process's progress and memory settings are its
 _log_of: Config | None = None  # the first group's: level and file are its
 _most_ranks_here = 1  # ranks of the largest group of this process on this node: they share the cores
 
@@ -43,9 +43,11 @@ def spin_ns(settings: Config, here: Sequence[dict[str, Any]]) -> int:
 
 def start(extension: Any, settings: Config, ranks: int) -> None:
     """The engine starts with the process's first group and keeps that group's progress and memory settings."""
-    global _engine_started
+    global _engine_of
     with _lock:
-        if _engine_started:
+        if _engine_of is not None:
+            for line in once.passed_over(_engine_of, settings, once.ENGINE):
+                extension.log(0, line)
             return
         cores = host.usable_cores()
         progress = settings.progress
@@ -62,7 +64,7 @@ def start(extension: Any, settings: Config, ranks: int) -> None:
         )
         extension.set_builder(plan.build)
         atexit.register(extension.stop_engine)
-        _engine_started = True
+        _engine_of = settings
 
 
 def _launched_here() -> int:

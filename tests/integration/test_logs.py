@@ -47,7 +47,7 @@ def lines(folder: Path, level: str, body: Any = job) -> list[list[str]]:
         (path,) = folder.glob(f"*-{rank}.log")
         pid = re.fullmatch(rf"{re.escape(HOST)}-(\d+)-{rank}\.log", path.name)
         assert pid, path.name
-        mark = re.compile(rf"ringcomm (INFO|DEBUG) \[{re.escape(HOST)}:{pid.group(1)}\] (.*)")
+        mark = re.compile(rf"ringcomm (WARN|INFO|DEBUG) \[{re.escape(HOST)}:{pid.group(1)}\] (.*)")
         matches = [mark.fullmatch(line) for line in path.read_text().splitlines()]
         assert all(matches), path.read_text()
         found.append([f"{m.group(1)} {m.group(2)}" for m in matches if m])
@@ -66,6 +66,15 @@ def later_groups(rank: int, world: int, folder: str) -> None:
     for _ in range(2):
         group = dist.new_group(backend="ringcomm", pg_options=other)
     dist.all_reduce(torch.ones(2), group=group)
+    dist.destroy_process_group()
+
+
+def other_engines(rank: int, world: int) -> None:
+    dist.init_process_group("ringcomm", pg_options={"progress": {"workers": 2}, "memory": {"limit": "1GiB"}})
+    dist.new_group()  # asks for nothing: nothing is said
+    wanted = {"progress": {"workers": 3, "spin": "5us"}, "memory": {"limit": "512MiB", "registered": "1MiB"}}
+    for _ in range(2):
+        dist.new_group(pg_options=wanted)
     dist.destroy_process_group()
 
 
@@ -123,3 +132,15 @@ def test_the_first_groups_log_is_the_processs(tmp_path: Path) -> None:
         (file,) = having(found, "WARN", f"debug.file is {tmp_path}/second-%r for this group")
         assert f"it stays {tmp_path}/first-%r" in file
         assert having(found, "DEBUG") == [level]
+
+
+def test_a_later_group_that_asks_for_another_engine_is_told_once_what_holds(tmp_path: Path) -> None:
+    for found in lines(tmp_path, "WARN", other_engines):
+        assert len(found) == 3, found
+        for key, asked, holds in (
+            ("progress.workers", "3", "2 (pg_options: progress.workers)"),
+            ("memory.limit", "512MiB", "1GiB (pg_options: memory.limit)"),
+            ("memory.registered", "1MiB", "auto (built-in default)"),
+        ):
+            (line,) = having(found, f"WARN {key} is {asked} for this group (pg_options: {key})")
+            assert line.endswith(f"it stays {holds}")
