@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,11 @@ from ringcomm.config.keys import setting_fields
 from ringcomm.config.sections import Progress
 from ringcomm.config.values import Threshold
 from ringcomm.errors import ConfigError
+from ringcomm.tools import config as config_tool
+from ringcomm.tools import explain as explain_tool
 
 ROOT = Path(__file__).parent.parent
+EXPLAIN = ["all_reduce", "1MiB", "--ranks", "2"]
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -121,6 +125,25 @@ def test_a_file_that_is_not_there_names_the_source_and_the_shipped_ones() -> Non
     assert "RINGCOMM_CONFIG" in message and "nearest: 'single_node'" in message and "default" in message
     assert "pg_options" in refused("/no/such.yaml")
     assert "allowed are ringcomm.Options" in refused(7)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "name"),
+    [(config_tool, ["nope"], "argument CONFIG"), (explain_tool, [*EXPLAIN, "--config", "nope"], "--config")],
+)
+def test_a_command_calls_its_argument_by_its_own_name(
+    command: Any, arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(arguments) == 2
+    assert f": {name}: no file 'nope'" in capsys.readouterr().err
+
+
+def test_values_and_their_places_are_apart_however_long_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert config_tool.main([written(tmp_path, "tcp: {ports: [40000, 40063]}\n")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tcp.ports:")]
+    assert " 40000-40063 # " in line
 
 
 def test_units_are_decimal_and_binary() -> None:

@@ -136,9 +136,9 @@ def _check_named(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
             p.error(f"{option} is {name}; available are {', '.join(known)}")
     if a.config:
         try:
-            config.load(a.config)
+            config.load(a.config, source="--config")
         except ConfigError as error:
-            p.error(f"--config: {error}")
+            p.error(str(error))
     if a.json and os.environ.get("RANK", "0") == "0":  # rank 0 writes it; the others may be on another machine
         path = Path(a.json).absolute()
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):

@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for all ranks (default 60)")
     arguments = parser.parse_args(argv)
     try:
-        loaded = config.load(arguments.config)
+        loaded = config.load(arguments.config, source="--config")
         found, head = _found(arguments, loaded)
         if found is None:
             return 0

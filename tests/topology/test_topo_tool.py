@@ -86,7 +86,7 @@ def test_many_ranks_are_shown_by_reason_without_a_matrix(tmp_path: Path) -> None
     [
         (["--load", "none.json"], "none.json cannot be read"),
         (["--load", "README.md"], "README.md:1 is not JSON"),
-        (["--config", "none.yaml"], "no file 'none.yaml'"),
+        (["--config", "none.yaml"], "ringcomm topo: --config: no file 'none.yaml'"),
         (["--save", "no/such/folder/t.json"], "no/such/folder/t.json"),
     ],
 )
