@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ringcomm.config.values import parse_bytes, show_bytes
+from ringcomm.tools.launched import wrong_variable
 
 DEFAULT_SIZES = "8,1KiB,64KiB,1MiB,16MiB"
 
@@ -104,9 +105,8 @@ def _check(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
     except (argparse.ArgumentTypeError, ValueError) as error:
         p.error(f"argument --sizes: {error}")
     world = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
-    for name, least in (("RANK", 0), ("WORLD_SIZE", 1)) if world is not None else ():
-        if not os.environ[name].isdecimal() or int(os.environ[name]) < least:
-            p.error(f"environment {name} is {os.environ[name]!r}; the launcher's must be a whole number from {least}")
+    if wrong := wrong_variable():
+        p.error(wrong)
     if world is not None and a.ranks not in (None, int(world)):
         p.error(f"--ranks is {a.ranks}, but the launcher's WORLD_SIZE is {world}; leave --ranks out")
     a.launched = world is not None
