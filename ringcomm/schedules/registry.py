@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ringcomm.program.ops import Collective, Problem, Program, ScheduleError
+from ringcomm.program.ops import WITH_PROGRAM, Collective, Problem, Program, ScheduleError
 
 Generator = Callable[[Problem], Program]
 
@@ -19,8 +19,9 @@ def collective_named(name: str | Collective) -> Collective:
     """The Collective of that name. Raises ScheduleError listing the names otherwise."""
     if isinstance(name, Collective):
         return name
-    if name not in Collective.__members__:
-        raise ScheduleError(f"collective={name!r}: unknown; allowed: {', '.join(Collective.__members__)}")
+    allowed = [collective.name for collective in sorted(WITH_PROGRAM)]
+    if name not in allowed:
+        raise ScheduleError(f"collective={name!r}: no program has it; allowed: {', '.join(allowed)}")
     return Collective[name]
 
 

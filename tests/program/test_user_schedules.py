@@ -66,7 +66,16 @@ def test_ranks_not_proved_at_load_are_proved_at_build() -> None:
         ),
         (
             "from ringcomm.schedules import Schedule\nSCHEDULES = [Schedule('x', {'allreduce': 1})]",
-            "collective='allreduce'",
+            "collective='allreduce': no program has it; allowed: all_reduce, .*, gather, scatter$",
+        ),
+        (
+            "from ringcomm.schedules import Schedule\nSCHEDULES = [Schedule('x', {'barrier': 1})]",
+            "collective='barrier': no program has it; allowed: all_reduce",
+        ),
+        (
+            "from ringcomm.program import Collective\nfrom ringcomm.schedules import Schedule\n"
+            "SCHEDULES = [Schedule('x', {Collective.barrier: 1})]",
+            "collective=barrier: no program; allowed: all_reduce",
         ),
         ("from ringcomm.schedules import Schedule\nSCHEDULES = [Schedule('a b', {'all_reduce': 1})]", "name='a b'"),
     ],
