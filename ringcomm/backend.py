@@ -110,7 +110,8 @@ def _join(
         dialled = wires.targets(cards, rank, node)
         wire = verbs.wire(settings, name, cards)
         over_verbs = wire.kind == "verbs"
-        wires.log_once(extension, settings, wire, cards, rank, node)
+        if process.says_info():
+            wires.log_once(extension, wire, cards, rank, node)
     peers = [
         {**card, "host": card["hostname"], "rank": number, "node": place, "addresses": to.addresses, "rails": to.rails}
         for card, number, place, to in zip(cards, numbers, node, dialled, strict=True)
@@ -129,7 +130,7 @@ def _join(
         record_to=record_to,
         over_verbs=over_verbs,
     )
-    if settings.debug.level != "WARN":
+    if process.says_info():
         text = log_lines.of_connections(backend.connection_kind, settings.memory.slots, plan.slots, plan.channels)
         for line in log_lines.of_group(name, rank, peers, f"{text}; {log_lines.of_waits(spin_ns, timeout)}"):
             extension.log(1, line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -18,8 +19,8 @@ def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None) -> torch
     size: ints or one sequence of them; dtype: torch's default if None. Raises torch.OutOfMemoryError naming bytes,
     limit and key when `memory.registered` or the machine's memory is used up.
     """
-    dims = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-    return _extension().registered_empty([int(d) for d in dims], dtype or torch.get_default_dtype())  # type: ignore[union-attr, arg-type]
+    dims = size[0] if len(size) == 1 and not hasattr(size[0], "__index__") else size
+    return _extension().registered_empty([operator.index(d) for d in dims], dtype or torch.get_default_dtype())  # type: ignore[union-attr, arg-type]
 
 
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:

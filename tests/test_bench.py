@@ -133,6 +133,11 @@ def test_one_wrong_element_on_one_rank_is_counted_and_ends_every_rank_with_statu
         (["--ops", "sendrecv", "--ranks", "1"], ["sendrecv needs at least 2 ranks, --ranks is 1"]),
         (["--ops", "sendrecv", "--async"], ["sendrecv has no asynchronous form"]),
         (["--compare", "ringcomm"], ["--compare is ringcomm"]),
+        (["--backend", "glo"], ["--backend is glo; available are", "gloo", "ringcomm"]),
+        (["--compare", "glo"], ["--compare is glo; available are"]),
+        (["--config", "singel_node"], ["--config: ", "'singel_node'", "nearest: 'single_node'"]),
+        (["--json", "no/such/folder/x.json"], ["--json is no/such/folder/x.json, which cannot be written"]),
+        (["--json", "/"], ["--json is /, which cannot be written"]),
     ],
 )
 def test_bad_arguments_name_the_argument_the_value_and_what_is_allowed(
@@ -154,6 +159,12 @@ def test_the_number_of_ranks_is_the_launchers(
     with pytest.raises(SystemExit):
         bench.arguments(["--ranks", "2"])
     assert "--ranks is 2, but the launcher's WORLD_SIZE is 4" in capsys.readouterr().err
+    for name, value, least in (("RANK", "x", 0), ("RANK", "-1", 0), ("WORLD_SIZE", "y", 1), ("WORLD_SIZE", "0", 1)):
+        with monkeypatch.context() as patch, pytest.raises(SystemExit) as caught:
+            patch.setenv(name, value)
+            bench.arguments([])
+        said = f"environment {name} is '{value}'; the launcher's must be a whole number from {least}"
+        assert caught.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_sizes_go_from_begin_to_end_by_the_factor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,11 @@ from ringcomm.config.keys import setting_fields
 from ringcomm.config.sections import Progress
 from ringcomm.config.values import Threshold
 from ringcomm.errors import ConfigError
+from ringcomm.tools import config as config_tool
+from ringcomm.tools import explain as explain_tool
 
 ROOT = Path(__file__).parent.parent
+EXPLAIN = ["all_reduce", "1MiB", "--ranks", "2"]
 
 
 def written(tmp_path: Path, text: str) -> str:
@@ -65,7 +69,7 @@ def test_default_and_single_node_are_shipped() -> None:
         ("memory: {slot: 64K}\n", ["memory.slot is '64K'", "KiB"]),
         ("memory: {slots: yes}\n", ["memory.slots is True"]),
         ("memory: {slots: 2.5}\n", ["memory.slots is 2.5"]),
-        ("memory: {slots: [4]}\n", ["memory.slots is 'list'"]),
+        ("memory: {slots: [4]}\n", ["memory.slots is [4];"]),
         ("progress: {spin: 80}\n", ["progress.spin is 80", "unit ns, us, ms or s"]),
         ("progress: {spin: 2s}\n", ["progress.spin is '2s'", "0us to 1s"]),
         ("connections: {within: tcp}\n", ["connections.within is 'tcp'", "allowed is shm"]),
@@ -76,7 +80,7 @@ def test_default_and_single_node_are_shipped() -> None:
         ("tcp: {interface: eth0}\n", ["mine.yaml:1", "'interface'", "nearest: 'interfaces'"]),
         ("tcp:\n  interfaces:\n    - =eth0\n    - 5\n", ["mine.yaml:4", "5 is no interface", "tcp.interfaces"]),
         ("tcp:\n  interfaces: []\n", ["mine.yaml:2", "tcp.interfaces is []", "a list of interfaces"]),
-        ("tcp: {ports: [5, 4]}\n", ["tcp.ports", "[lowest, highest]", "from 1 to 65535"]),
+        ("tcp: {ports: [5, 4]}\n", ["tcp.ports is [5, 4];", "[lowest, highest]", "from 1 to 65535"]),
         ("tcp: {ports: 40000}\n", ["tcp.ports is 40000", "40000-40099"]),
         ("tcp: {dead_after: 3}\n", ["tcp.dead_after is 3", "unit ns, us, ms or s"]),
         (
@@ -89,7 +93,7 @@ def test_default_and_single_node_are_shipped() -> None:
         ("version: 2\n", ["version is 2", "from 1 to 1"]),
         ("memory: {slots: 4, slots: 5}\n", ["'slots' is given twice"]),
         ("memory: 5\n", ["memory must be a mapping"]),
-        ("policy:\n  all_reduce: {schedule: ring}\n", ["policy.all_reduce must be a list"]),
+        ("policy:\n  all_reduce: {schedule: ring}\n", ["policy.all_reduce must be a list, not {'schedule': 'ring'}"]),
         ("policy:\n  all_reduce: []\n", ["policy.all_reduce has no rule"]),
         ("policy:\n  all_reduce:\n    - {schedule: rink}\n", ["mine.yaml:3", "'rink' is not known", "nearest: 'ring'"]),
         ("policy:\n  all_reduce:\n    - {max_bytes: 1MB}\n", ["mine.yaml:3", "schedule is missing", "one_shot"]),
@@ -104,7 +108,8 @@ def test_default_and_single_node_are_shipped() -> None:
         ("schedules: [none.py]\n", ["mine.yaml:1", "'none.py'", "there is no file"]),
         ("memory: {slots: 4\n", ["mine.yaml:", "not YAML"]),
         ("a: 1\n---\nb: 2\n", ["mine.yaml:", "not YAML"]),
-        ("- 1\n", ["mine.yaml:1", "must be a mapping"]),
+        ("- 1\n", ["mine.yaml:1", "must be a mapping of keys to values, not [1]"]),
+        (f"policy: [{'1, ' * 99}]\n", ["policy must be a mapping of keys to values, not [1, 1,", "1, 1,..."]),
         ("memory: &m {slots: *m}\n", ["an alias may not stand for a part it lies in"]),
     ],
 )
@@ -120,6 +125,25 @@ def test_a_file_that_is_not_there_names_the_source_and_the_shipped_ones() -> Non
     assert "RINGCOMM_CONFIG" in message and "nearest: 'single_node'" in message and "default" in message
     assert "pg_options" in refused("/no/such.yaml")
     assert "allowed are ringcomm.Options" in refused(7)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "name"),
+    [(config_tool, ["nope"], "argument CONFIG"), (explain_tool, [*EXPLAIN, "--config", "nope"], "--config")],
+)
+def test_a_command_calls_its_argument_by_its_own_name(
+    command: Any, arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(arguments) == 2
+    assert f": {name}: no file 'nope'" in capsys.readouterr().err
+
+
+def test_values_and_their_places_are_apart_however_long_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert config_tool.main([written(tmp_path, "tcp: {ports: [40000, 40063]}\n")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tcp.ports:")]
+    assert " 40000-40063 # " in line
 
 
 def test_units_are_decimal_and_binary() -> None:

@@ -87,7 +87,7 @@ def refused(rule: str, tmp_path: Path, collective: str = "all_reduce") -> str:
         (
             "all_reduce",
             "schedule: hierarchical, inside: ring, across: ring, levels: [sockets]",
-            ["levels is 'list'", "a list of some of pod, socket, numa, complex"],
+            ["levels is ['sockets'];", "a list of some of pod, socket, numa, complex"],
         ),
         ("all_reduce", "schedule: ring, nodes: 2, min_nodes: 2", ["nodes excludes min_nodes and max_nodes"]),
         ("all_reduce", "schedule: ring, min_nodes: 3, max_nodes: 2", ["min_nodes is 3, above max_nodes 2"]),

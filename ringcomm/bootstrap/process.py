@@ -11,14 +11,14 @@ from typing import Any
 
 import ringcomm
 from ringcomm import flight_record, plan
-from ringcomm.bootstrap import log_lines
+from ringcomm.bootstrap import log_lines, once
 from ringcomm.config import Config, declared
 from ringcomm.discover import host
 from ringcomm.topology.facts import Machine
 
 _lock = threading.Lock()
-_engine_started = False
-_introduced = False  # in the log
+_engine_of: Config | None = None  # the first group's: the process's progress and memory settings are its
+_log_of: Config | None = None  # the first group's: level and file are its
 _most_ranks_here = 1  # ranks of the largest group of this process on this node: they share the cores
 
 
@@ -43,9 +43,11 @@ def spin_ns(settings: Config, here: Sequence[dict[str, Any]]) -> int:
 
 def start(extension: Any, settings: Config, ranks: int) -> None:
     """The engine starts with the process's first group and keeps that group's progress and memory settings."""
-    global _engine_started
+    global _engine_of
     with _lock:
-        if _engine_started:
+        if _engine_of is not None:
+            for line in once.passed_over(_engine_of, settings, once.ENGINE):
+                extension.log(0, line)
             return
         cores = host.usable_cores()
         progress = settings.progress
@@ -62,7 +64,7 @@ def start(extension: Any, settings: Config, ranks: int) -> None:
         )
         extension.set_builder(plan.build)
         atexit.register(extension.stop_engine)
-        _engine_started = True
+        _engine_of = settings
 
 
 def _launched_here() -> int:
@@ -72,17 +74,27 @@ def _launched_here() -> int:
 
 
 def start_log(extension: Any, settings: Config, rank: int, members: Sequence[int]) -> None:
-    """Sets level and file, says at INFO who this process is, and on rank 0 where the settings are from."""
-    levels = {"WARN": 0, "INFO": 1, "DEBUG": 2}
-    file = (settings.debug.file or "").replace("%r", os.environ.get("RANK", str(rank)))
-    if not extension.set_log(levels[settings.debug.level], file, f"{facts()['hostname']}:{os.getpid()}"):
-        raise ringcomm.ConfigError(f"debug.file is {file!r}, which cannot be opened for writing")
-    if settings.debug.level == "WARN":
-        return
-    global _introduced
-    if not _introduced:
-        extension.log(1, log_lines.of_process(extension.reduce_isa(), host.usable_cores()))
-    _introduced = True
-    if rank == 0:
+    """Says at INFO who this process is, and on rank 0 where the settings are from.
+
+    Level and file are set by the process's first group: a group made on the way, without options, must not end the log.
+    members: the ranks' numbers in the job.
+    """
+    global _log_of
+    with _lock:
+        if _log_of is None:
+            levels = {"WARN": 0, "INFO": 1, "DEBUG": 2}
+            file = (settings.debug.file or "").replace("%r", os.environ.get("RANK", str(members[rank])))
+            if not extension.set_log(levels[settings.debug.level], file, f"{facts()['hostname']}:{os.getpid()}"):
+                raise ringcomm.ConfigError(f"debug.file is {file!r}, which cannot be opened for writing")
+            _log_of = settings
+            extension.log(1, log_lines.of_process(extension.reduce_isa(), host.usable_cores()))
+        for line in once.passed_over(_log_of, settings, once.LOG):
+            extension.log(0, line)
+    if rank == 0 and says_info():
         for line in filter(None, (*settings.log_lines(), declared.log_line(settings, members))):
             extension.log(1, line)
+
+
+def says_info() -> bool:
+    """Whether lines at INFO go anywhere."""
+    return _log_of is not None and _log_of.debug.level != "WARN"

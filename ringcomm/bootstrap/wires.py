@@ -104,12 +104,10 @@ def targets(cards: Sequence[Card], rank: int, nodes: Sequence[int]) -> list[Targ
     return found
 
 
-def log_once(
-    extension: Any, settings: Config, taken: Wire, cards: Sequence[Card], rank: int, nodes: Sequence[int]
-) -> None:
+def log_once(extension: Any, taken: Wire, cards: Sequence[Card], rank: int, nodes: Sequence[int]) -> None:
     """Which net was taken and why, over which device and interface, once per process, by its first peer elsewhere."""
     global _logged
-    if _logged or settings.debug.level == "WARN":
+    if _logged:
         return
     _logged = True
     peer = next(r for r in range(len(cards)) if nodes[r] != nodes[rank])

@@ -36,12 +36,13 @@ class Options:
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None
 
 
-def load(options: object = None, environ: Mapping[str, str] | None = None) -> Config:
+def load(options: object = None, environ: Mapping[str, str] | None = None, *, source: str = "pg_options") -> Config:
     """The configuration for a group.
 
     options: what the user passed as `pg_options` (see the module text), or None. environ: os.environ unless given.
+    source: what errors and the log call `options`.
     Raises ConfigError naming key, value, what is allowed and the place.
     """
     from ringcomm.config.loading import load as load_
 
-    return load_(options, os.environ if environ is None else environ)
+    return load_(options, os.environ if environ is None else environ, source)

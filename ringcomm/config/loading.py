@@ -18,7 +18,7 @@ from ringcomm.config.located import Located, from_python, read_yaml
 from ringcomm.config.reading import mapping, nearest, parse
 from ringcomm.config.rule import COLLECTIVES
 from ringcomm.config.rule_reading import default_policy, policy_rules, schedule_files
-from ringcomm.config.schema import SECTIONS, Config, dotted
+from ringcomm.config.schema import SECTIONS, SHIPPED_DEFAULT, Config, dotted
 from ringcomm.config.shipped import shipped, shipped_names
 from ringcomm.config.values import show_bytes
 from ringcomm.errors import ConfigError
@@ -43,8 +43,8 @@ _loaded: dict[tuple[object, ...], tuple[Located, Config]] = {}
 _KEPT = 16
 
 
-def load(options: object, environ: Mapping[str, str]) -> Config:
-    document, base, origin, asked, notes = _find(options, environ)
+def load(options: object, environ: Mapping[str, str], source: str) -> Config:
+    document, base, origin, asked, notes = _find(options, environ, source)
     ours = tuple((name, environ[name]) for name in sorted(environ) if name.startswith("RINGCOMM_"))
     key = (id(document), origin, ours)
     if key in _loaded:
@@ -83,22 +83,24 @@ def _build(
     return config
 
 
-def _find(options: object, environ: Mapping[str, str]) -> tuple[Located, Path | None, str, bool, list[str]]:
+def _find(
+    options: object, environ: Mapping[str, str], source: str
+) -> tuple[Located, Path | None, str, bool, list[str]]:
     """(document, folder its paths are relative to, text for the log, whether anybody asked for it, notes)."""
     wanted = options.config if isinstance(options, Options) else options
     variable = environ.get("RINGCOMM_CONFIG")
     if wanted is None:
         if not variable:
             document, folder = _shipped_default()
-            return document, folder, "shipped default (default.yaml)", False, []
+            return document, folder, SHIPPED_DEFAULT, False, []
         return (*_named(variable, "environment RINGCOMM_CONFIG"), True, [])
-    notes = [f"pg_options stands over RINGCOMM_CONFIG={variable}, which is not read"] if variable else []
+    notes = [f"{source} stands over RINGCOMM_CONFIG={variable}, which is not read"] if variable else []
     if isinstance(wanted, Mapping):
-        return from_python(wanted, "pg_options"), None, "pg_options (a dict)", True, notes
+        return from_python(wanted, source), None, f"{source} (a dict)", True, notes
     if isinstance(wanted, (str, os.PathLike)):
-        return (*_named(os.fspath(wanted), "pg_options"), True, notes)
+        return (*_named(os.fspath(wanted), source), True, notes)
     raise ConfigError(
-        f"pg_options: {wanted!r} is not a configuration; allowed are ringcomm.Options(config=...), a path, "
+        f"{source}: {wanted!r} is not a configuration; allowed are ringcomm.Options(config=...), a path, "
         f"a shipped name ({', '.join(shipped_names())}) or a dict"
     )
 

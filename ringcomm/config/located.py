@@ -20,6 +20,15 @@ class Located:
     """`file:line`, or for a dict `pg_options: policy.all_reduce[0]`."""
 
 
+def bare(value: object) -> object:
+    """The value as the user wrote it, without places."""
+    if isinstance(value, Located):
+        return bare(value.value)
+    if isinstance(value, dict):
+        return {key: bare(entry) for key, entry in value.items()}
+    return [bare(entry) for entry in value] if isinstance(value, list) else value
+
+
 def read_yaml(path: Path, shown: str) -> Located:
     """The one document of a file; `shown` is its name in places. Raises ConfigError where it cannot be read."""
     try:

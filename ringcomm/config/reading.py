@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-from ringcomm.config.located import Located
+from ringcomm.config.located import Located, bare
 from ringcomm.errors import ConfigError
 
 
@@ -15,12 +15,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" (nearest: {near[0]!r})" if near else ""
 
 
+def _shown(item: Located) -> str:
+    text = repr(bare(item))
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
 def mapping(item: Located | None, what: str, allowed: Iterable[str] | None) -> dict[str, Located]:
     """The entries of a mapping, refused where a key is not allowed (None: any is)."""
     if item is None or item.value is None:
         return {}
     if not isinstance(item.value, dict):
-        raise ConfigError(f"{item.where}: {what} must be a mapping of keys to values, not {item.value!r}")
+        raise ConfigError(f"{item.where}: {what} must be a mapping of keys to values, not {_shown(item)}")
     known = list(item.value if allowed is None else allowed)
     for name, entry in item.value.items():
         if name not in known:
@@ -33,7 +38,7 @@ def items(item: Located | None, what: str) -> list[Located]:
     if item is None or item.value is None:
         return []
     if not isinstance(item.value, list):
-        raise ConfigError(f"{item.where}: {what} must be a list, not {item.value!r}")
+        raise ConfigError(f"{item.where}: {what} must be a list, not {_shown(item)}")
     return item.value
 
 
@@ -44,6 +49,4 @@ def parse(dotted: str, field_: Any, item: Located) -> Any:
     except ConfigError as error:  # a list, which knows the place of its entry
         raise ConfigError(f"{error} ({dotted})") from None
     except ValueError:
-        plain = isinstance(item.value, (str, int, float)) or not item.value
-        shown = item.value if plain else type(item.value).__name__
-        raise ConfigError(f"{item.where}: {dotted} is {shown!r}; allowed is {kind.allowed}") from None
+        raise ConfigError(f"{item.where}: {dotted} is {_shown(item)}; allowed is {kind.allowed}") from None

@@ -20,7 +20,8 @@ NO_BYTES = {
 
 def schedule_files(item: Located | None, base: Path | None) -> tuple[str, ...]:
     """Loads and verifies each file of `schedules`; their absolute paths. base: the folder they are relative to."""
-    found = []
+    found: list[str] = []
+    owners: dict[str, Path] = {}
     for entry in items(item, "schedules"):
         if not isinstance(entry.value, str):
             raise ConfigError(f"{entry.where}: schedules is a list of paths of Python files, not {entry.value!r}")
@@ -30,16 +31,22 @@ def schedule_files(item: Located | None, base: Path | None) -> tuple[str, ...]:
         path = ((base or Path()) / path).absolute()
         if not path.is_file():
             raise ConfigError(f"{entry.where}: schedules names {entry.value!r}, but there is no file {str(path)!r}")
-        _load(path, entry.where)
+        for name in _load(path, entry.where):
+            other = owners.setdefault(name, path)
+            if other.read_text(encoding="utf-8") != path.read_text(encoding="utf-8"):
+                raise ConfigError(
+                    f"{entry.where}: {path} defines schedule {name!r}, and so does {other}; a name stands for one"
+                )
         found.append(str(path))
     return tuple(found)
 
 
-def _load(path: Path, where: str) -> None:
+def _load(path: Path, where: str) -> list[str]:
+    """The names of its schedules."""
     from ringcomm.schedules import load_user
 
     try:
-        load_user(path)
+        return load_user(path)
     except Exception as error:  # the user's code may raise anything
         raise ConfigError(f"{where}: {path} was not accepted: {type(error).__name__}: {error}") from error
 

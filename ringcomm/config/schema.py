@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ringcomm.topology import Topology
 
 
+SHIPPED_DEFAULT = "shipped default (default.yaml)"
+"""The origin of a configuration that nobody asked for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything a group is made from, apart from what torch passes."""
@@ -61,6 +65,11 @@ class Config:
                 value = getattr(part, f.name)
                 found[dotted(section, f.name)] = "-" if value is None else f.metadata["kind"].show(value)
         return found
+
+    def asked_for(self, name: str) -> bool:
+        """Whether somebody gave the key of this dotted name: in what was named as configuration, or the environment."""
+        source = self.sources.get(name, "")
+        return bool(source) and (self.origin != SHIPPED_DEFAULT or source.startswith("environment "))
 
     def digest_parts(self) -> dict[str, str]:
         """What all ranks must have alike, by dotted key: the value where it is short, else a short sha of it."""

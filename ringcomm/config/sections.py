@@ -22,7 +22,8 @@ class Progress:
     workers: int | str = key(
         Whole(1, 64, auto=True),
         "auto",
-        "Threads that move bytes, one channel each. auto: cores per rank on the node, at least 1, at most 8.",
+        "Threads that move bytes, one channel each. auto: cores per rank on the node, at least 1, at most 8. "
+        "What a process's first group says holds for all.",
         env="RINGCOMM_WORKERS",
     )
     spin: int | str = key(
@@ -58,7 +59,8 @@ class Memory:
     limit: int = key(
         Bytes(1 << 20, 1 << 50),
         1 << 30,
-        "Most shared memory one process may allocate; past it an error names this key.",
+        "Most shared memory one process may allocate; past it an error names this key. What a process's "
+        "first group says holds for all.",
         env="RINGCOMM_MEMORY_LIMIT",
     )
     registered: int | str = key(
@@ -151,13 +153,14 @@ class Debug:
         Choice(("WARN", "INFO", "DEBUG")),
         "WARN",
         "INFO says once per group what it is made of and which rule chose which schedule; DEBUG adds two lines for "
-        "each call. docs/logging.md shows both.",
+        "each call. docs/logging.md shows both. What a process's first group says holds for all.",
         env="RINGCOMM_DEBUG",
     )
     file: str | None = key(
         Text("a path; %h is replaced by the host name, %p by the process id, %r by the rank"),
         None,
-        "Where the log goes; standard error if not given. %h host name, %p process id, %r rank.",
+        "Where the log goes; standard error if not given. %h host name, %p process id, %r rank. As for the "
+        "level, the first group decides.",
         env="RINGCOMM_DEBUG_FILE",
     )
     flight_record: str | None = key(

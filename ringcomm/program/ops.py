@@ -163,7 +163,7 @@ class Problem:
 def check_group(collective: Collective, ranks: int, rank: int, root: int | None) -> None:
     if collective not in WITH_PROGRAM:
         raise ScheduleError(
-            f"collective={collective!r}: no program; allowed: {', '.join(c.name for c in WITH_PROGRAM)}"
+            f"collective={collective.name}: no program; allowed: {', '.join(c.name for c in sorted(WITH_PROGRAM))}"
         )
     if ranks < 1:
         raise ScheduleError(f"ranks={ranks}: must be at least 1")

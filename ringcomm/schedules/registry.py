@@ -6,17 +6,22 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ringcomm.program.ops import Collective, Problem, Program, ScheduleError
+from ringcomm.program.ops import WITH_PROGRAM, Collective, Problem, Program, ScheduleError
 
 Generator = Callable[[Problem], Program]
+
+
+class GeneratorError(ScheduleError):
+    """A schedule's function raised something else than a ScheduleError: a bug in it, not a refusal."""
 
 
 def collective_named(name: str | Collective) -> Collective:
     """The Collective of that name. Raises ScheduleError listing the names otherwise."""
     if isinstance(name, Collective):
         return name
-    if name not in Collective.__members__:
-        raise ScheduleError(f"collective={name!r}: unknown; allowed: {', '.join(Collective.__members__)}")
+    allowed = [collective.name for collective in sorted(WITH_PROGRAM)]
+    if name not in allowed:
+        raise ScheduleError(f"collective={name!r}: no program has it; allowed: {', '.join(allowed)}")
     return Collective[name]
 
 
@@ -60,13 +65,20 @@ class Schedule:
         return tuple(sorted(collective_named(key) for key in self.generators))
 
     def build(self, problem: Problem) -> Program:
-        """One rank's program. Raises ScheduleError when the schedule does not serve the problem."""
+        """One rank's program. Raises ScheduleError when the schedule does not serve the problem, GeneratorError when
+        its function raises anything else."""
         if problem.collective not in self.generators:
             allowed = ", ".join(c.name for c in self.collectives)
             raise ScheduleError(f"schedule {self.name} does not serve {problem.collective.name}; it serves {allowed}")
         if problem.ranks > 1 and problem.slots < self.min_slots:
             raise ScheduleError(f"slots={problem.slots}: schedule {self.name} needs at least {self.min_slots}")
-        program = self.generators[problem.collective](problem)
+        try:
+            program = self.generators[problem.collective](problem)
+        except ScheduleError:
+            raise
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise GeneratorError(f"schedule {self.name} raised {said}, asked for {problem}") from error
         self._check_is_for(program, problem)
         return program
 

@@ -13,7 +13,7 @@ from types import ModuleType
 from ringcomm import schedules
 from ringcomm.program.ops import DEFAULT_SLOTS, Collective, Problem, Program, ScheduleError
 from ringcomm.program.verify import verify
-from ringcomm.schedules.registry import Schedule
+from ringcomm.schedules.registry import GeneratorError, Schedule
 
 Source = str | Path | ModuleType
 
@@ -127,13 +127,18 @@ def _import(source: Source) -> ModuleType:
             raise ScheduleError(
                 f"schedules: {source!r} is neither a module nor a path ending in .py ({error})"
             ) from None
+        except Exception as error:  # the user's code may raise anything
+            raise ScheduleError(f"schedules: {source}: {type(error).__name__}: {error}") from error
     name = f"ringcomm_user_schedules_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ScheduleError(f"schedules: {source}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle in the user's file look their module up by name
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ScheduleError(f"schedules: {source}: {type(error).__name__}: {error}") from error
     return module
 
 
@@ -144,7 +149,8 @@ def _verify(source: Source, schedule: Schedule, ranks: tuple[int, ...] | None, s
             if not any(served):
                 _find_one(schedule, collective, slots)
     except ScheduleError as error:
-        raise ScheduleError(f"schedules: {source}: schedule {schedule.name!r} refused: {error}") from None
+        text = f"schedules: {source}: schedule {schedule.name!r} refused: {error}"
+        raise ScheduleError(text) from error.__cause__  # a bug in the user's function shows where
 
 
 def _find_one(schedule: Schedule, collective: Collective, slots: int) -> None:
@@ -161,6 +167,8 @@ def _serves(schedule: Schedule, collective: Collective, ranks: int, slots: int, 
         for rank in range(ranks):
             try:
                 programs.append(schedule.build(Problem(collective, ranks, rank, root, slots)))
+            except GeneratorError:
+                raise
             except ScheduleError as error:
                 said = error
         if said is not None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ringcomm.config.values import parse_bytes, show_bytes
+from ringcomm.tools.launched import wrong_variable
 
 DEFAULT_SIZES = "8,1KiB,64KiB,1MiB,16MiB"
 
@@ -104,6 +105,8 @@ def _check(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
     except (argparse.ArgumentTypeError, ValueError) as error:
         p.error(f"argument --sizes: {error}")
     world = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
+    if wrong := wrong_variable():
+        p.error(wrong)
     if world is not None and a.ranks not in (None, int(world)):
         p.error(f"--ranks is {a.ranks}, but the launcher's WORLD_SIZE is {world}; leave --ranks out")
     a.launched = world is not None
@@ -118,6 +121,28 @@ def _check(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
         p.error(f"--registered is for ringcomm; --backend is {a.backend}")
     if a.compare == a.backend:
         p.error(f"--compare is {a.compare}, the backend itself")
+    _check_named(p, a)
+
+
+def _check_named(p: argparse.ArgumentParser, a: argparse.Namespace) -> None:
+    """What the ranks would find missing only after their start, and the file of the results only at the end."""
+    import torch.distributed as dist
+
+    from ringcomm import ConfigError, config
+
+    for option, name in (("--backend", a.backend), ("--compare", a.compare)):
+        if name and ":" not in name and not dist.is_backend_available(name):
+            known = [b for b in dist.Backend.backend_list if dist.is_backend_available(b)]
+            p.error(f"{option} is {name}; available are {', '.join(known)}")
+    if a.config:
+        try:
+            config.load(a.config, source="--config")
+        except ConfigError as error:
+            p.error(str(error))
+    if a.json and os.environ.get("RANK", "0") == "0":  # rank 0 writes it; the others may be on another machine
+        path = Path(a.json).absolute()
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            p.error(f"--json is {a.json}, which cannot be written")
 
 
 def _sizes(a: argparse.Namespace) -> list[int]:

@@ -13,7 +13,7 @@ def show(loaded: config.Config) -> str:
     """Each key with its value and source, then the policy rule by rule."""
     lines = [f"# {line}" for line in loaded.log_lines()]
     for name, value in loaded.values().items():
-        lines.append(f"{name + ':':<25}{value:<10}# {loaded.sources.get(name, 'built-in default')}")
+        lines.append(f"{name + ':':<25}{value:<9} # {loaded.sources.get(name, 'built-in default')}")
     for collective, rules in loaded.policy.items():
         lines.append(f"policy.{collective}:")
         lines += [f"  - {rule.text()}  # {rule.where}" for rule in rules]
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
         print(config.Config().to_markdown(), end="")
         return 0
     try:
-        print(show(config.load(arguments.config)))
+        print(show(config.load(arguments.config, source="argument CONFIG")))
     except ConfigError as error:
         print(f"ringcomm config: {error}", file=sys.stderr)
         return 2

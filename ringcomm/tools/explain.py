@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         ranks, nodes = _group(parser, arguments)
-        loaded = config.load(arguments.config)
+        loaded = config.load(arguments.config, source="--config")
         placed = nodes or declared.nodes_of(loaded, range(ranks))
         print(explain(loaded, arguments.collective, arguments.bytes, ranks, placed))
     except RingcommError as error:

@@ -6,6 +6,7 @@ Its children follow, by the environment variable RINGCOMM_REPLACE. `--backend gl
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import runpy
 import sys
@@ -38,12 +39,34 @@ def switch(on: bool) -> None:
         )
 
 
+def _missing(name: str) -> str:
+    """The module that python -m would not find, '' if there is one. What a package raises itself is not caught."""
+    for whole in (name, f"{name}.__main__"):
+        try:
+            spec = importlib.util.find_spec(whole)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            spec = None
+        if spec is None:
+            return whole
+        if spec.submodule_search_locations is None:
+            return ""
+    return ""
+
+
 def main(argv: list[str]) -> int:
     args = arguments(argv)
     if not args.module and not os.path.exists(args.program):
         print(f"ringcomm run: there is no file {args.program!r}", file=sys.stderr)
         return 2
+    if not args.module and os.path.isdir(args.program) and not os.path.exists(f"{args.program}/__main__.py"):
+        print(f"ringcomm run: there is no __main__.py in the folder {args.program!r}", file=sys.stderr)
+        return 2
     switch(args.backend != "gloo")
+    if args.module and (missing := _missing(args.program)):  # looked for only now: a package runs when it is looked in
+        print(f"ringcomm run: there is no module {missing!r}", file=sys.stderr)
+        return 2
     sys.argv = [args.program, *args.arguments]
     if args.module:
         runpy.run_module(args.program, run_name="__main__", alter_sys=True)

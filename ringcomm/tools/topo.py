@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from ringcomm.discover import routes
 from ringcomm.discover.machine import machine
 from ringcomm.errors import RingcommError
 from ringcomm.ranges import show_ranges
+from ringcomm.tools.launched import wrong_variable
 from ringcomm.tools.topo_machine import legend, machine_lines
 from ringcomm.tools.topo_ranks import rank_lines
 from ringcomm.topology import Topology
@@ -33,10 +35,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the topology for --load and topology.file")
     parser.add_argument("--load", type=Path, metavar="FILE", help="show a saved topology instead of looking")
     parser.add_argument("--config", help="a path or a shipped name; without it what a job here would use")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds to wait for all ranks (default 60)")
+    parser.add_argument("--timeout", type=_seconds, default=60.0, help="seconds to wait for all ranks (default 60)")
     arguments = parser.parse_args(argv)
     try:
-        loaded = config.load(arguments.config)
+        loaded = config.load(arguments.config, source="--config")
         found, head = _found(arguments, loaded)
         if found is None:
             return 0
@@ -48,6 +50,16 @@ def main(argv: list[str]) -> int:
     how = loaded.connections.across, loaded.net
     print(json.dumps(as_json(found, *how), indent=1) if arguments.json else text(found, head, *how))
     return 0
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0
+    if not 0 < found <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed are seconds above 0, at most 1e6")
+    return found
 
 
 def text(found: Topology, head: str = "", across: str = "auto", net: str = "auto") -> str:
@@ -89,14 +101,25 @@ def _found(arguments: argparse.Namespace, loaded: config.Config) -> tuple[Topolo
 
 
 def _of_job(loaded: config.Config, timeout: float) -> tuple[Topology | None, str]:
-    from torch.distributed import rendezvous
+    from torch.distributed import DistError, rendezvous
 
     from ringcomm.bootstrap.survey import survey
 
+    if wrong := wrong_variable():
+        raise RingcommError(wrong)
     join: Callable[..., Any] = rendezvous
-    store, rank, size = next(join("env://", timeout=timedelta(seconds=timeout)))
+    try:
+        store, rank, size = next(join("env://", timeout=timedelta(seconds=timeout)))
+    except DistError as error:
+        raise RingcommError(f"the store of the job cannot be reached: {error}") from None
     members = range(size)
     found = survey(store, rank, size, timeout, declared.of_group(loaded, members), wanted=loaded.tcp.interfaces)
+    # The store may live in rank 0, which must not end before the others have read all of it.
+    if rank != 0:
+        store.set(f"topo/read/{rank}", "")
+    else:
+        with contextlib.suppress(DistError):  # who ended meanwhile says why
+            store.wait([f"topo/read/{other}" for other in range(1, size)], timedelta(seconds=timeout))
     warning = routes.master_warning(os.environ.get("MASTER_ADDR", ""))
     lines = [declared.log_line(loaded, members), f"warning: {warning}" if warning else ""]
     return (found if rank == 0 else None), "\n".join(filter(None, lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from contextlib import suppress
@@ -46,11 +47,35 @@ def lines(folder: Path, level: str, body: Any = job) -> list[list[str]]:
         (path,) = folder.glob(f"*-{rank}.log")
         pid = re.fullmatch(rf"{re.escape(HOST)}-(\d+)-{rank}\.log", path.name)
         assert pid, path.name
-        mark = re.compile(rf"ringcomm (INFO|DEBUG) \[{re.escape(HOST)}:{pid.group(1)}\] (.*)")
+        mark = re.compile(rf"ringcomm (WARN|INFO|DEBUG) \[{re.escape(HOST)}:{pid.group(1)}\] (.*)")
         matches = [mark.fullmatch(line) for line in path.read_text().splitlines()]
         assert all(matches), path.read_text()
         found.append([f"{m.group(1)} {m.group(2)}" for m in matches if m])
     return found
+
+
+def later_groups(rank: int, world: int, folder: str) -> None:
+    del os.environ["RANK"]  # as where nobody sets it: a file's %r is the rank in the job all the same
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    first = {"debug": {"level": "INFO", "file": f"{folder}/first-%r"}}
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    dist.new_group([1], backend="ringcomm", pg_options=first)
+    dist.new_group(backend="ringcomm", pg_options=None if rank == 1 else first)
+    dist.new_group(backend="ringcomm", group_desc="silent")
+    other = {"debug": {"level": "DEBUG", "file": f"{folder}/second-%r"}}
+    for _ in range(2):
+        group = dist.new_group(backend="ringcomm", pg_options=other)
+    dist.all_reduce(torch.ones(2), group=group)
+    dist.destroy_process_group()
+
+
+def other_engines(rank: int, world: int) -> None:
+    dist.init_process_group("ringcomm", pg_options={"progress": {"workers": 2}, "memory": {"limit": "1GiB"}})
+    dist.new_group()  # asks for nothing: nothing is said
+    wanted = {"progress": {"workers": 3, "spin": "5us"}, "memory": {"limit": "512MiB", "registered": "1MiB"}}
+    for _ in range(2):
+        dist.new_group(pg_options=wanted)
+    dist.destroy_process_group()
 
 
 def having(found: list[str], *parts: str) -> list[str]:
@@ -92,3 +117,30 @@ def test_debug_says_when_each_call_begins_and_ends(tmp_path: Path) -> None:
 def test_info_says_that_a_group_failed(tmp_path: Path) -> None:
     for found in lines(tmp_path, "INFO", aborted):
         assert len(having(found, "INFO group '0' failed: ringcomm: group '0' was aborted by rank 0")) == 1
+
+
+def test_the_first_groups_log_is_the_processs(tmp_path: Path) -> None:
+    run_ranks(later_groups, 2, str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first-0", "first-1"]
+    for rank, before in ((0, 0), (1, 1)):
+        found = (tmp_path / f"first-{rank}").read_text().splitlines()
+        assert len(having(found, "INFO", "Python", "reductions by")) == 1
+        assert len(having(found, "INFO", f"rank {rank} of 2, rank {rank} of the job")) == 4, found
+        assert len(having(found, "INFO", "rank 0 of 1, rank 1 of the job")) == before
+        (level,) = having(found, "WARN", "debug.level is DEBUG for this group (pg_options: debug.level)")
+        assert "it stays INFO (pg_options: debug.level)" in level
+        (file,) = having(found, "WARN", f"debug.file is {tmp_path}/second-%r for this group")
+        assert f"it stays {tmp_path}/first-%r" in file
+        assert having(found, "DEBUG") == [level]
+
+
+def test_a_later_group_that_asks_for_another_engine_is_told_once_what_holds(tmp_path: Path) -> None:
+    for found in lines(tmp_path, "WARN", other_engines):
+        assert len(found) == 3, found
+        for key, asked, holds in (
+            ("progress.workers", "3", "2 (pg_options: progress.workers)"),
+            ("memory.limit", "512MiB", "1GiB (pg_options: memory.limit)"),
+            ("memory.registered", "1MiB", "auto (built-in default)"),
+        ):
+            (line,) = having(found, f"WARN {key} is {asked} for this group (pg_options: {key})")
+            assert line.endswith(f"it stays {holds}")

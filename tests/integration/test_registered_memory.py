@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,10 +27,14 @@ def test_tensors_are_ordinary_ones() -> None:
     for made, shape in (
         (ringcomm.empty(2, 3), (2, 3)),
         (ringcomm.empty((4, 5)), (4, 5)),
+        (ringcomm.empty(np.int64(3)), (3,)),
+        (ringcomm.empty([np.int64(3), 2]), (3, 2)),
         (ringcomm.empty(torch.Size([0, 2])), (0, 2)),
         (ringcomm.empty(()), ()),
     ):
         assert made.shape == shape and made.dtype == torch.float32 and made.is_contiguous()
+    with pytest.raises(TypeError, match="'float' object cannot be interpreted as an integer"):
+        ringcomm.empty([2.5])
     x = ringcomm.empty(1000, dtype=torch.int64)
     x.copy_(torch.arange(1000))
     assert x.dtype == torch.int64 and x.sum() == 499_500

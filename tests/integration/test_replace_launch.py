@@ -83,6 +83,17 @@ def test_run_with_gloo_changes_nothing_and_stands_over_the_variable(folder: Path
 def test_run_without_a_file_is_refused(folder: Path) -> None:
     done = python("-m", "ringcomm", "run", "show.py", folder=folder)
     assert (done.returncode, done.stderr) == (2, "ringcomm run: there is no file 'show.py'\n")
+    done = python("-m", "ringcomm", "run", "sub", folder=folder)
+    assert (done.returncode, done.stderr) == (2, "ringcomm run: there is no __main__.py in the folder 'sub'\n")
+    (folder / "package").mkdir()
+    (folder / "package" / "__init__.py").touch()
+    for asked, missing in (
+        ("nothing", "nothing"),
+        ("nothing.at.all", "nothing.at.all"),
+        ("package", "package.__main__"),
+    ):
+        done = python("-m", "ringcomm", "run", "-m", asked, folder=folder)
+        assert (done.returncode, done.stderr) == (2, f"ringcomm run: there is no module {missing!r}\n")
 
 
 def test_children_of_every_start_method_follow(folder: Path) -> None:

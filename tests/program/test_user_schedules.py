@@ -66,7 +66,16 @@ def test_ranks_not_proved_at_load_are_proved_at_build() -> None:
         ),
         (
             "from ringcomm.schedules import Schedule\nSCHEDULES = [Schedule('x', {'allreduce': 1})]",
-            "collective='allreduce'",
+            "collective='allreduce': no program has it; allowed: all_reduce, .*, gather, scatter$",
+        ),
+        (
+            "from ringcomm.schedules import Schedule\nSCHEDULES = [Schedule('x', {'barrier': 1})]",
+            "collective='barrier': no program has it; allowed: all_reduce",
+        ),
+        (
+            "from ringcomm.program import Collective\nfrom ringcomm.schedules import Schedule\n"
+            "SCHEDULES = [Schedule('x', {Collective.barrier: 1})]",
+            "collective=barrier: no program; allowed: all_reduce",
         ),
         ("from ringcomm.schedules import Schedule\nSCHEDULES = [Schedule('a b', {'all_reduce': 1})]", "name='a b'"),
     ],
@@ -76,6 +85,32 @@ def test_files_that_are_no_schedules_are_refused(tmp_path: Path, text: str, says
     path.write_text(text)
     with pytest.raises(ScheduleError, match=says):
         load_user(path)
+
+
+RAISES = """
+from ringcomm.schedules import BUILT_IN, Schedule
+def f(p):
+    return [][p.rank] if p.ranks == 3 else BUILT_IN["ring"].build(p)
+SCHEDULES = [Schedule("oops", {"all_reduce": f})]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "status"),
+    [("def x(:", "SyntaxError: ", 2), ("[][0]", "IndexError: list", 2), (RAISES, "oops raised IndexError: ", 1)],
+)
+def test_what_the_users_code_raises_names_the_file_and_is_no_refusal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str, status: int
+) -> None:
+    """For 3 ranks only: a function that refuses some numbers of ranks is taken, one with a bug is not."""
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(ScheduleError, match=rf"mine\.py: .*{says}") as caught:
+        load_user(path)
+    assert isinstance(caught.value.__cause__, (SyntaxError, IndexError))
+    assert main([str(path)]) == status
+    printed = "".join(capsys.readouterr())
+    assert says in printed and "Traceback" not in printed
 
 
 def test_missing_files_and_modules_are_named(tmp_path: Path) -> None:
@@ -164,6 +199,18 @@ def test_a_group_is_made_with_limited_schedules_where_its_rules_choose_them(tmp_
         ScheduleError, match=r"all_reduce chooses 'limited' in a group of 3 ranks: ranks=3: this schedule"
     ):
         plan.of_group(settings, 3, None, _C)
+
+
+def test_two_files_of_one_configuration_that_define_one_name_are_refused(tmp_path: Path) -> None:
+    """Else the last would win, and the next group of the same configuration be refused."""
+    first, second, copy = (tmp_path / f"{name}.py" for name in ("first", "second", "copy"))
+    first.write_text(LIMITED.format(served="1, 2, 3, 4", of="ring"))
+    second.write_text(LIMITED.format(served="1, 2, 3, 4", of="one_shot"))
+    copy.write_text(first.read_text())
+    policy = {"all_reduce": [{"schedule": "limited"}]}
+    with pytest.raises(ConfigError, match=r"schedules\[1\]: .*second\.py defines schedule 'limited', .*first\.py;"):
+        config.load({"schedules": [str(first), str(second)], "policy": policy}, {})
+    assert len(config.load({"schedules": [str(first), str(copy)], "policy": policy}, {}).schedules) == 2
 
 
 def test_a_name_that_a_group_was_made_with_stays_what_it_is(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_many_ranks_are_shown_by_reason_without_a_matrix(tmp_path: Path) -> None
     [
         (["--load", "none.json"], "none.json cannot be read"),
         (["--load", "README.md"], "README.md:1 is not JSON"),
-        (["--config", "none.yaml"], "no file 'none.yaml'"),
+        (["--config", "none.yaml"], "ringcomm topo: --config: no file 'none.yaml'"),
         (["--save", "no/such/folder/t.json"], "no/such/folder/t.json"),
     ],
 )
@@ -97,3 +97,27 @@ def test_what_cannot_be_read_or_written_is_named_without_a_traceback(
     monkeypatch.delenv("RANK", raising=False)
     assert topo.main(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "environment RANK is 'x'; the launcher's must be a whole number from 0"),
+        (
+            {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+            "of the job cannot be reached",
+        ),
+    ],
+)
+def test_a_job_that_cannot_be_joined_is_one_sentence(
+    variables: dict[str, str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert topo.main(["--timeout", "1"]) == 2
+    assert words in capsys.readouterr().err
+    for wrong in ("-1", "nan", "x"):
+        with pytest.raises(SystemExit):
+            topo.main(["--timeout", wrong])
+        assert f"'{wrong}'; allowed are seconds above 0" in capsys.readouterr().err
