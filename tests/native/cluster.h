@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -87,6 +88,14 @@ class Cluster {
       for (Group& g : *group)
         if (g.seed) engines_[static_cast<size_t>(g.seed->rank())]->remove(g.comm.get());
     groups_.clear();
+    // A poller may have held the last reference to a group, for a frame under way, and so to memory that another rank's engine counts: processes have one
+    // engine, and share neither.
+    for (auto& engine : engines_) {
+      if (engine->port() == nullptr) continue;
+      std::promise<void> passed;
+      engine->port()->loop().at(0, [&passed] { passed.set_value(); });
+      passed.get_future().wait();
+    }
   }
 
   int ranks() const { return options_.ranks; }
