@@ -65,7 +65,5 @@ FakeLive fake_cuda_live();
 // Work enqueued to the stream is kept and not done while it captures; each replay enqueues all that was kept.
 void fake_cuda_capture(cu::Stream* stream, bool on);
 void fake_cuda_replay(cu::Stream* stream);
-// What the stream does from here on may race with other streams: its waits will be ended, so nothing orders it. ThreadSanitizer does not look at it.
-void fake_cuda_unordered(cu::Stream* stream);
 
 }  // namespace ringcomm::test
