@@ -266,7 +266,7 @@ FAKE_CUDA(cuStreamWaitValue32_v2, (cu::Stream * stream, cu::DevicePtr address, u
     if (!gpu::reachable(address, 4, "the flag, when it was awaited")) return true;
     const uint32_t now = __atomic_load_n(reinterpret_cast<const uint32_t*>(address), __ATOMIC_ACQUIRE);
     const auto beyond = static_cast<int32_t>(now - value);
-    if (beyond > kNoCount) on->unordered = true;
+    if (beyond > cu::kNoCount) on->unordered = true;
     return beyond >= 0;
   });
   return cu::kSuccess;
