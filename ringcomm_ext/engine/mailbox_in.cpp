@@ -55,10 +55,10 @@ bool Mailbox::take_matched(Peer& peer, const Header& h, const PostedPtr& recv, E
 }
 
 bool Mailbox::take_early(Peer& peer, const Header& h) {
-  const size_t cost = Early::kBooks + (h.kind == Header::kAnnounce ? 0 : h.bytes);
-  if (peer.early_bytes + cost > early_bytes_) return false;
-  peer.early_bytes += cost;
-  peer.early.push_back({h.tag, h.bytes, h.id, h.kind == Header::kAnnounce, h.kind == Header::kInline, {}, nullptr});
+  Early come{h.tag, h.bytes, h.id, h.kind == Header::kAnnounce, h.kind == Header::kInline, {}, nullptr};
+  if (peer.early_bytes + come.cost() > early_bytes_) return false;
+  peer.early_bytes += come.cost();
+  peer.early.push_back(std::move(come));
   Early& early = peer.early.back();
   if (h.kind == Header::kInline) early.data.assign(h.data, h.data + h.bytes);
   if (h.kind == Header::kEager) {
