@@ -3,6 +3,8 @@
 
 #include <map>
 #include <mutex>
+#include <tuple>
+#include <vector>
 
 #include "test_device.h"
 
@@ -19,10 +21,11 @@ struct Block {
   c10::StreamId stream;  // that it was allocated in
 };
 
-// Never gives memory back to the driver, whose free would wait for all streams.
+// Never gives memory back to the driver, whose free would wait for all streams. What was freed is used again by the stream that had it, as in CUDA's caching allocator: for any other one
+// it would not be free yet.
 struct Memory {
   std::mutex mutex;
-  std::map<std::pair<c10::DeviceIndex, size_t>, std::vector<char*>> free;
+  std::map<std::tuple<c10::DeviceIndex, c10::StreamId, size_t>, std::vector<char*>> free;
   std::map<c10::DeviceIndex, std::pair<char*, size_t>> rest;  // of the latest chunk
   std::map<char*, Block> used;
 };
@@ -37,8 +40,9 @@ char* from_driver(size_t bytes) {
   return reinterpret_cast<char*>(made);
 }
 
-char* take(c10::DeviceIndex device, size_t bytes) {
-  auto& same = memory().free[{device, bytes}];
+char* take(const Block& wanted) {
+  const auto [bytes, device, stream] = wanted;
+  auto& same = memory().free[{device, stream, bytes}];
   if (!same.empty()) {
     char* const again = same.back();  // the latest one: most likely still in use by whoever did not order its streams
     same.pop_back();
@@ -63,7 +67,7 @@ void give_back(void* data) {
     const c10::Stream stream(c10::Stream::UNSAFE, c10::Device(kType, block.device), block.stream);
     (void)driver().set_bytes(reinterpret_cast<cu::DevicePtr>(data), kGone, block.bytes, handle(stream));
   }
-  m.free[{block.device, block.bytes}].push_back(static_cast<char*>(data));
+  m.free[{block.device, block.stream, block.bytes}].push_back(static_cast<char*>(data));
 }
 
 struct Allocator final : c10::Allocator {
@@ -73,9 +77,9 @@ struct Allocator final : c10::Allocator {
     if (n == 0) return {nullptr, nullptr, &give_back, place};
     const InContext in(device);
     const std::lock_guard<std::mutex> hold(memory().mutex);
-    const size_t bytes = (n + kPart - 1) / kPart * kPart;
-    char* const data = take(device, bytes);
-    memory().used[data] = {bytes, device, current_stream(device).id()};
+    const Block block{(n + kPart - 1) / kPart * kPart, device, current_stream(device).id()};
+    char* const data = take(block);
+    memory().used[data] = block;
     return {data, data, &give_back, place};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
