@@ -31,8 +31,11 @@ def environment(extension: Path, driver: Path) -> dict[str, str | None]:
     return {_FILE: str(extension), _DRIVER: str(driver), "FAKE_CUDA_ABORT": "1"}
 
 
-def start(rank: int, own_device: bool = False) -> torch.device:
-    """Makes the test device known, to ringcomm too, and gives this rank's: one for all ranks, or each its own."""
+def start(rank: int, own_device: bool = False, **source: Any) -> torch.device:
+    """Makes the test device known, to ringcomm too, and gives this rank's: one for all ranks, or each its own.
+
+    source: what `ringcomm.devices.Source` is to have instead of what is there.
+    """
     global native
     import ringcomm  # noqa: F401 - makes the name known where the package is not installed
     from ringcomm import devices
@@ -50,9 +53,8 @@ def start(rank: int, own_device: bool = False) -> torch.device:
         torch.utils.generate_methods_for_privateuse1_backend()
         with tempfile.NamedTemporaryFile(prefix="image", delete=False) as image:
             image.write(native.image())
-        devices.use(
-            devices.Source(type="privateuseone", driver=os.environ[_DRIVER], kernels=image.name, blocks=2, threads=2)
-        )
+        there = {"driver": os.environ[_DRIVER], "kernels": image.name, **source}
+        devices.use(devices.Source(type="privateuseone", blocks=2, threads=2, **there))
     index = rank if own_device else 0
     native.set_device(index)
     return torch.device(DEVICE, index)
