@@ -30,6 +30,7 @@ Backend::~Backend() {
   if (forked()) {  // the parent's engine: nothing of it may be touched here
     (void)seed_.release();
     (void)new CommunicatorPtr(std::move(group_));
+    (void)new std::shared_ptr<DeviceSide>(std::move(side_));
     return;
   }
   // Reached with Python's lock held, so nothing here waits: an orderly end is shutdown()'s.

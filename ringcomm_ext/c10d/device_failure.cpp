@@ -41,6 +41,10 @@ bool DeviceSide::look() {
     }
     if (!done) break;
     dead_since_ = 0;
+    if (differs(*oldest, error)) {
+      fail_all(error);
+      return busy();
+    }
     oldest->finish(nullptr, Cause::none, true);
     const std::lock_guard<std::mutex> hold(flights_mutex_);
     if (!flights_.empty() && flights_.front() == oldest) flights_.pop_front();
@@ -70,28 +74,32 @@ bool DeviceSide::find_failure(const DeviceFlight& oldest, Error& error) {
   return error = late(oldest), true;
 }
 
-// Of all calls under way, not only the oldest: with slots to spare a rank may be ahead.
+// Where ranks differ a call may end all the same, with rubbish; so it is looked at when it has ended, too. A rank that is more calls ahead than the board has entries is not seen.
+bool DeviceSide::differs(const DeviceFlight& flight, Error& error) const {
+  const DeviceBoard& board = link_->board();
+  const Fingerprint& call = flight.call;
+  for (int r = 0; r < board.ranks(); ++r) {
+    if (r == group_->spec().rank || !board.differs(r, call.sequence, call.hash())) continue;
+    cuda::refuse(Cause::mismatch,
+                 "ringcomm: group '" + group_->spec().name + "', call " + std::to_string(call.sequence) +
+                     " on devices: " + name(call.collective) + " of " + name(call.dtype) + ", " +
+                     std::to_string(call.bytes) + " bytes on " + group_->rank_name(group_->spec().rank) + ", but " +
+                     group_->rank_name(r) + " made another call there, or with another dtype, size, reduce op or root",
+                 error);
+    error.rank = r, error.reporter = group_->spec().rank;
+    return true;
+  }
+  return false;
+}
+
+// Of all calls under way: with slots to spare a rank may be ahead.
 bool DeviceSide::find_mismatch(Error& error) {
   std::vector<DeviceFlightPtr> flights;
   {
     const std::lock_guard<std::mutex> hold(flights_mutex_);
     flights.assign(flights_.begin(), flights_.end());
   }
-  const DeviceBoard& board = link_->board();
-  for (const DeviceFlightPtr& f : flights)
-    for (int r = 0; r < board.ranks(); ++r) {
-      if (r == group_->spec().rank || !board.differs(r, f->call.sequence, f->call.hash())) continue;
-      cuda::refuse(Cause::mismatch,
-                   "ringcomm: group '" + group_->spec().name + "', call " + std::to_string(f->call.sequence) +
-                       " on devices: " + name(f->call.collective) + " of " + name(f->call.dtype) + ", " +
-                       std::to_string(f->call.bytes) + " bytes on " + group_->rank_name(group_->spec().rank) + ", but " +
-                       group_->rank_name(r) +
-                       " made another call there, or with another dtype, size, reduce op or root",
-                   error);
-      error.rank = r, error.reporter = group_->spec().rank;
-      return true;
-    }
-  return false;
+  return std::any_of(flights.begin(), flights.end(), [&](const DeviceFlightPtr& f) { return differs(*f, error); });
 }
 
 bool DeviceSide::find_dead(const DeviceFlight& oldest, Error& error) {

@@ -30,7 +30,11 @@ void DeviceSide::set_up(int64_t until_ns) {
   std::exception_ptr raised;
   Error error;
   link_ = DeviceLink::make(*group_, device_.index(), until_ns, [&raised] { return signals_raise(raised); }, error);
-  if (raised) std::rethrow_exception(raised);
+  if (raised) {  // the others go on meeting: this rank cannot begin again
+    cuda::refuse(Cause::aborted, "ringcomm: setting up group '" + group_->spec().name + "' for tensors on " + device_.str() + " was interrupted", error);
+    no_link_ = exception_of(error);
+    std::rethrow_exception(raised);
+  }
   if (link_) {
     const c10::impl::VirtualGuardImpl guard(device_.type());
     stream_ = guard.getStreamFromGlobalPool(device_);
@@ -58,6 +62,7 @@ std::vector<DeviceFlightPtr> DeviceSide::issue(Launch& l, int64_t set_up_until_n
   const bool captured = capturing(link_->runtime(), current);
   const c10::Stream stream = captured ? current : *stream_;
 
+  std::vector<cuda::DeviceCall> calls = lower_all(l, programs, captured);  // throws before anything is begun
   std::vector<DeviceFlightPtr> flights;
   for (const Call& call : l.calls)
     flights.push_back(std::make_shared<DeviceFlight>(device_fingerprint(call, ++sequence_), current, stream, captured,
@@ -74,7 +79,7 @@ std::vector<DeviceFlightPtr> DeviceSide::issue(Launch& l, int64_t set_up_until_n
       begun.record(current);
       begun.block(stream);
     }
-    enqueue(l, programs, stream, captured);
+    enqueue(l, calls, stream, captured);
     for (const DeviceFlightPtr& f : flights) f->end.record(stream);
   }
   std::vector<at::Tensor> used = l.keep;
@@ -85,31 +90,44 @@ std::vector<DeviceFlightPtr> DeviceSide::issue(Launch& l, int64_t set_up_until_n
   return flights;
 }
 
-void DeviceSide::enqueue(Launch& l, const std::vector<std::shared_ptr<DeviceProgram>>& programs, c10::Stream stream,
-                         bool captured) {
-  const uint64_t first = sequence_.load() - l.calls.size() + 1;
-  Error error;
+std::vector<cuda::DeviceCall> DeviceSide::lower_all(const Launch& l,
+                                                    const std::vector<std::shared_ptr<DeviceProgram>>& programs,
+                                                    bool captured) {
+  std::vector<cuda::DeviceCall> calls(l.calls.size());
   for (size_t i = 0; i < l.calls.size(); ++i) {
-    Call& call = l.calls[i];
     DeviceProgram& program = *programs[i];
-    separate(call, group_->spec().rank, l.keep, device_, [&](char* to, const char* from, size_t bytes) {
-      TORCH_CHECK(link_->runtime().copy(to, from, bytes, handle_of(stream), error), "ringcomm: ", error.text);
-    });
     if (program.number < 0) {
-      TORCH_CHECK(!captured, "ringcomm: ", name(call.collective), " of group '", group_->spec().name,
+      TORCH_CHECK(!captured, "ringcomm: ", name(l.calls[i].collective), " of group '", group_->spec().name,
                   "' is captured into a graph before it ever ran: make one such call before the capture");
+      Error error;
       program.number = link_->devices().load(program.table, error);
       TORCH_CHECK(program.number >= 0, "ringcomm: ", error.text);
     }
-    cuda::DeviceCall device_call;
+    calls[i].program = program.number;
     std::string mistake;
-    TORCH_CHECK(lower(*group_, call, program, first + i, device_call, mistake), "ringcomm: ", mistake);
-    device_call.program = program.number;
-    if (!captured) link_->board().note(first + i, device_call.tag);
-    if (!link_->devices().enqueue(device_call, handle_of(stream), error)) {
-      fail_all(error);  // the ranks' slots no longer agree
-      TORCH_CHECK_WITH(DistBackendError, false, "ringcomm: ", error.text);
-    }
+    TORCH_CHECK(lower(*group_, l.calls[i], program, sequence_.load() + 1 + i, calls[i], mistake),
+                "ringcomm: ", mistake);
+  }
+  return calls;
+}
+
+// From here on an error is the group's end: its ranks' slots no longer agree.
+void DeviceSide::enqueue(Launch& l, std::vector<cuda::DeviceCall>& calls, c10::Stream stream, bool captured) {
+  const uint64_t first = sequence_.load() - l.calls.size() + 1;
+  Error error;
+  bool good = true;
+  for (size_t i = 0; good && i < calls.size(); ++i) {
+    separate(l.calls[i], group_->spec().rank, l.keep, device_, [&](char* to, const char* from, size_t bytes) {
+      for (cuda::DeviceChunk& c : calls[i].in)
+        if (c.data == from) c.data = to;
+      good = good && link_->runtime().copy(to, from, bytes, handle_of(stream), error);
+    });
+    if (!captured) link_->board().note(first + i, calls[i].tag);
+    good = good && link_->devices().enqueue(calls[i], handle_of(stream), error);
+  }
+  if (!good) {
+    fail_all(error);
+    TORCH_CHECK_WITH(DistBackendError, false, "ringcomm: ", error.text);
   }
   l.staged.copy_back();
 }

@@ -46,12 +46,14 @@ class DeviceSide final : public Watched, public std::enable_shared_from_this<Dev
 
  private:
   void set_up(int64_t until_ns);
-  void enqueue(Launch& launch, const std::vector<std::shared_ptr<DeviceProgram>>& programs, c10::Stream stream,
-               bool captured);
+  std::vector<cuda::DeviceCall> lower_all(const Launch& launch,
+                                          const std::vector<std::shared_ptr<DeviceProgram>>& programs, bool captured);
+  void enqueue(Launch& launch, std::vector<cuda::DeviceCall>& calls, c10::Stream stream, bool captured);
   void take_off(const std::vector<DeviceFlightPtr>& flights);
   bool failed(Error& error);
   // What has gone wrong, as far as it can be seen from here. Of calls in flight the oldest is the one to blame.
   bool find_failure(const DeviceFlight& oldest, Error& error);
+  bool differs(const DeviceFlight& flight, Error& error) const;
   bool find_mismatch(Error& error);
   bool find_dead(const DeviceFlight& oldest, Error& error);
   Error late(const DeviceFlight& oldest) const;

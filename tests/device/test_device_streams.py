@@ -12,8 +12,6 @@ import device_ranks
 from ranks import run_ranks
 
 Env = dict[str, "str | None"]
-LATE = 0.4
-"""Seconds that a stream is held up: long enough for the host to be past the call, whatever the load."""
 N = 4099
 
 
@@ -40,11 +38,20 @@ def begun(rank: int) -> torch.device:
 
 
 def late(content: torch.Tensor) -> torch.Tensor:
-    """A tensor that gets its content in the current stream, LATE seconds from now."""
+    """A tensor that gets its content in the current stream, which is held until `native.open()`.
+
+    Until then the host must not touch the device's memory: only copies from tensor to tensor do not wait for a stream.
+    """
     made = torch.full_like(content, -7.0)
-    device_ranks.native.delay(LATE)
+    device_ranks.native.hold()
     made.copy_(content)
     return made
+
+
+def used_again(content: torch.Tensor) -> None:
+    """Takes what was freed in the current stream and writes it over."""
+    for _ in range(8):
+        torch.empty_like(content).copy_(content)
 
 
 def host_goes_on(rank: int, world: int) -> list[str]:
@@ -53,10 +60,11 @@ def host_goes_on(rank: int, world: int) -> list[str]:
     tensor = late(ones)
     work = dist.all_reduce(tensor, async_op=True)
     work.wait()
-    if work.is_completed():  # the stream was held up until just now, so whoever returned before had not waited
-        wrong.append("wait() came back after the end of the call")
+    if work.is_completed():
+        wrong.append("the call is over while its input is not there")
     doubled = torch.empty_like(tensor)
     doubled.copy_(tensor)  # on the device, in the same stream
+    device_ranks.native.open()
     expect(wrong, "the sum", doubled, 2.0)
     if not work.is_completed() or not work.is_success():
         wrong.append("the call is over and its work does not say so")
@@ -80,6 +88,7 @@ def other_streams(rank: int, world: int) -> list[str]:
         work.wait()
         seen = torch.empty_like(tensor)
         seen.copy_(tensor)
+        device_ranks.native.open()
         expect(wrong, "the sum", seen, 2.0)
     return finish(wrong)
 
@@ -91,14 +100,19 @@ def test_calls_from_side_streams(device_env: Env) -> None:
 def dropped(rank: int, world: int) -> list[str]:
     """Nobody keeps the input, and its memory is used again at once: it must not be before the call has read it."""
     device, wrong = begun(rank), []
-    ones = torch.ones(N, device=device)
-    output = torch.zeros(2 * N, device=device)
+    ones, nines = torch.ones(N, device=device), torch.full((N,), 99.0, device=device)
+    output, last = torch.zeros(2 * N, device=device), torch.ones(N, device=device)
+    torch.accelerator.synchronize()
     with torch.Stream(device):
-        dist.all_gather_into_tensor(output, late(ones), async_op=True)  # the work is dropped too
-        for _ in range(8):
-            torch.full_like(ones, 99.0)
-    work = dist.all_reduce(torch.ones(N, device=device), async_op=True)
-    work.wait()
+        before = late(ones)
+        dist.all_reduce(before, async_op=True)
+    with torch.Stream(device):
+        given = torch.empty_like(ones).copy_(ones)
+        dist.all_gather_into_tensor(output, given, async_op=True)  # the work is dropped too
+        del given
+        used_again(nines)
+    dist.all_reduce(last, async_op=True).wait()
+    device_ranks.native.open()
     expect(wrong, "what was gathered", output, 1.0)
     return finish(wrong)
 
@@ -107,12 +121,40 @@ def test_memory_of_tensors_that_are_dropped(device_env: Env) -> None:
     everywhere(dropped, device_env)
 
 
+def dropped_elsewhere(rank: int, world: int) -> list[str]:
+    """Waited for on another stream than the input's: that one may use the memory again only when the call is over."""
+    device, wrong = begun(rank), []
+    ones, nines = torch.ones(N, device=device), torch.full((N,), 99.0, device=device)
+    output = torch.zeros(2 * N, device=device)
+    made_on, used_on = torch.Stream(device), torch.Stream(device)
+    torch.accelerator.synchronize()
+    before = dist.all_reduce(late(ones), async_op=True)  # the next call cannot begin
+    with made_on:
+        given = torch.empty_like(ones).copy_(ones)
+        work = dist.all_gather_into_tensor(output, given, async_op=True)
+    with used_on:
+        work.wait()
+    del given, work
+    with made_on:
+        used_again(nines)
+    assert not before.is_completed()
+    with used_on:
+        seen = torch.empty_like(output).copy_(output)
+        device_ranks.native.open()
+        expect(wrong, "what was gathered", seen, 1.0)
+    return finish(wrong)
+
+
+def test_memory_of_tensors_that_are_waited_for_elsewhere(device_env: Env) -> None:
+    everywhere(dropped_elsewhere, device_env)
+
+
 def strided(rank: int, world: int) -> list[str]:
     """The call works in stand-ins, whose way back is part of it."""
     device, wrong = begun(rank), []
     base = torch.zeros(N, 3, device=device)
     column = base[:, 1]
-    device_ranks.native.delay(LATE)
+    device_ranks.native.delay(0.4)  # no more than a chance: copies with strides are the host's, which waits
     column.copy_(torch.ones(N, device=device))
     work = dist.all_reduce(column, async_op=True)
     work.wait()
@@ -138,7 +180,8 @@ def futures(rank: int, world: int) -> list[str]:
 
     chained = work.get_future().then(copied)
     if work.is_completed():
-        wrong.append("the callback was held back until the end of the call")
+        wrong.append("the call is over while its input is not there")
+    device_ranks.native.open()
     expect(wrong, "what the callback saw", chained.wait(), 2.0)
     result = work.get_future_result()
     result.wait()
@@ -161,6 +204,7 @@ def limited(rank: int, world: int) -> list[str]:
     except RuntimeError as error:
         if " Timed out " not in str(error):
             wrong.append(str(error))
+    device_ranks.native.open()
     work.wait(timedelta(seconds=60))
     if not work.is_completed():
         wrong.append("a wait with a limit came back before the end")
