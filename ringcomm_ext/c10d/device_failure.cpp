@@ -8,8 +8,8 @@
 namespace ringcomm {
 namespace {
 
-constexpr int64_t kBetweenNs = 20'000'000;   // looks for failures; guessed
-constexpr int64_t kGraceNs = 500'000'000;    // a rank that died may have enqueued all that others wait for
+constexpr int64_t kBetweenNs = 20'000'000;    // looks for failures; guessed
+constexpr int64_t kGraceNs = 500'000'000;     // a rank that died may have enqueued all that others wait for
 constexpr int64_t kDrainNs = 10'000'000'000;  // for a stream whose waits have been ended
 
 }  // namespace
@@ -66,7 +66,8 @@ bool DeviceSide::find_failure(const DeviceFlight& oldest, Error& error) {
   if (failed(error)) return true;
   if (link_->devices().look(error)) {
     Error whole = error;
-    std::snprintf(whole.text, sizeof whole.text, "ringcomm: group '%s': %.600s", group_->spec().name.c_str(), error.text);
+    std::snprintf(whole.text, sizeof whole.text, "ringcomm: group '%s': %.600s", group_->spec().name.c_str(),
+                  error.text);
     return error = whole, true;
   }
   if (find_mismatch(error) || find_dead(oldest, error)) return true;
@@ -131,9 +132,10 @@ Error DeviceSide::late(const DeviceFlight& oldest) const {
     who += (who.empty() ? "" : ", ") + group_->rank_name(r) + " has made " + std::to_string(board.latest(r)) + " calls";
   }
   cuda::refuse(Cause::timeout,
-               "ringcomm: Timed out after " + std::to_string((now_ns() - oldest.started_ns) / 1'000'000) + " ms in call " +
-                   std::to_string(oldest.call.sequence) + " on devices (" + name(oldest.call.collective) + " of " +
-                   name(oldest.call.dtype) + ") of group '" + spec.name + "' on " + group_->rank_name(spec.rank) + ": " +
+               "ringcomm: Timed out after " + std::to_string((now_ns() - oldest.started_ns) / 1'000'000) +
+                   " ms in call " + std::to_string(oldest.call.sequence) + " on devices (" +
+                   name(oldest.call.collective) + " of " + name(oldest.call.dtype) + ") of group '" + spec.name +
+                   "' on " + group_->rank_name(spec.rank) + ": " +
                    (who.empty() ? "all ranks have made it, and a device has not finished it" : who),
                error);
   error.rank = culprit, error.reporter = spec.rank;
@@ -151,7 +153,8 @@ void DeviceSide::fail_all(const Error& error) {
   Error drained;
   const bool empty = !stream_ || link_->devices().end(handle_of(*stream_), now_ns() + kDrainNs, drained);
   if (!empty)
-    log(LogLevel::warn, "devices: the stream of group " + group_->spec().name + " could not be drained: " + drained.text);
+    log(LogLevel::warn,
+        "devices: the stream of group " + group_->spec().name + " could not be drained: " + drained.text);
   std::deque<DeviceFlightPtr> flights;
   {
     const std::lock_guard<std::mutex> hold(flights_mutex_);

@@ -31,7 +31,10 @@ void DeviceSide::set_up(int64_t until_ns) {
   Error error;
   link_ = DeviceLink::make(*group_, device_.index(), until_ns, [&raised] { return signals_raise(raised); }, error);
   if (raised) {  // the others go on meeting: this rank cannot begin again
-    cuda::refuse(Cause::aborted, "ringcomm: setting up group '" + group_->spec().name + "' for tensors on " + device_.str() + " was interrupted", error);
+    cuda::refuse(
+        Cause::aborted,
+        "ringcomm: setting up group '" + group_->spec().name + "' for tensors on " + device_.str() + " was interrupted",
+        error);
     no_link_ = exception_of(error);
     std::rethrow_exception(raised);
   }
@@ -150,7 +153,9 @@ void DeviceSide::close(int64_t until_ns) {
   }
   Error error;
   if (busy()) {
-    cuda::refuse(Cause::peer_left, "ringcomm: group '" + group_->spec().name + "' was destroyed with calls under way on " + device_.str(), error);
+    cuda::refuse(Cause::peer_left,
+                 "ringcomm: group '" + group_->spec().name + "' was destroyed with calls under way on " + device_.str(),
+                 error);
     fail_all(error);
   }
   const std::lock_guard<std::mutex> hold(issue_);

@@ -61,9 +61,10 @@ void DeviceWork::wait_here(int64_t until_ns) {
   int64_t nap_ns = kFirstNapNs, asked = now_ns();
   while (!last().done()) {
     const int64_t now = now_ns();
-    TORCH_CHECK_WITH(DistBackendError, now < until_ns, "ringcomm: Timed out after ", (now - last().started_ns) / 1000000,
-                     " ms in Work.wait(timeout) for ", name(last().call.collective), " of group '", group_->spec().name,
-                     "' on ", last().stream.device(), " (the call itself goes on)");
+    TORCH_CHECK_WITH(DistBackendError, now < until_ns, "ringcomm: Timed out after ",
+                     (now - last().started_ns) / 1000000, " ms in Work.wait(timeout) for ",
+                     name(last().call.collective), " of group '", group_->spec().name, "' on ", last().stream.device(),
+                     " (the call itself goes on)");
     if (now - asked > kAskNs && signals_raise(raised)) std::rethrow_exception(raised);
     if (now - asked > kAskNs) asked = now;
     const timespec nap{0, nap_ns};
@@ -108,16 +109,14 @@ c10::intrusive_ptr<c10::ivalue::Future> DeviceWork::getFutureResult() {
     future_result_ = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   }
   const auto self = c10::intrusive_ptr<DeviceWork>::unsafe_reclaim_from_nonowning(this);
-  flights_.back()->then([self, future = future_result_] {
-    future->markCompleted(c10::IValue(static_cast<int64_t>(self->outcome())));
-  });
+  flights_.back()->then(
+      [self, future = future_result_] { future->markCompleted(c10::IValue(static_cast<int64_t>(self->outcome()))); });
   return future_result_;
 }
 
 c10d::WorkResult DeviceWork::outcome() const {
   for (const DeviceFlightPtr& f : flights_)
-    if (f->failure())
-      return f->cause() == Cause::timeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
+    if (f->failure()) return f->cause() == Cause::timeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
   return c10d::WorkResult::SUCCESS;
 }
 

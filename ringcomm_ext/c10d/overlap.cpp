@@ -47,8 +47,7 @@ bool overwritten(const Call& call, int rank, size_t in) {
 }  // namespace
 
 void separate(Call& call, int rank, std::vector<at::Tensor>& keep) {
-  separate(call, rank, keep, c10::kCPU,
-           [](char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); });
+  separate(call, rank, keep, c10::kCPU, [](char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); });
 }
 
 void separate(Call& call, int rank, std::vector<at::Tensor>& keep, c10::Device device,

@@ -41,7 +41,9 @@ class DeviceBoard {
     Entry entries[kEntries];
   };
   static_assert(sizeof(Page) <= kBytes && Entry::is_always_lock_free);
-  Entry& at(int rank, uint64_t sequence) const { return pages_[static_cast<size_t>(rank)]->entries[sequence % kEntries]; }
+  Entry& at(int rank, uint64_t sequence) const {
+    return pages_[static_cast<size_t>(rank)]->entries[sequence % kEntries];
+  }
 
   std::vector<Page*> pages_;
   int rank_ = 0;

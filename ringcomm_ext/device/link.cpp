@@ -43,7 +43,7 @@ cuda::RankDevice heard(const std::string& text) {
 struct Card {
   cuda::DeviceCard device;
   uint64_t page_bytes;
-  Nonce nonce;  // under which its server has the pages,
+  Nonce nonce;       // under which its server has the pages,
   char socket[128];  // and where that is
 };
 
@@ -111,11 +111,14 @@ bool DeviceLink::prepare(cuda::DeviceMode mode, Error& error) {
   if (mode == cuda::DeviceMode::spin) {
     const DeviceSource source = device_source();
     cuda::SpinShape shape;
-    shape.fifos = {spec.ranks, source.blocks, power_of_two(host.slots), std::max(host.pair_capacity, host.fan_out_capacity), 0};
+    shape.fifos = {spec.ranks, source.blocks, power_of_two(host.slots),
+                   std::max(host.pair_capacity, host.fan_out_capacity), 0};
     shape.threads = source.threads;
     if (shape.fifos.slots > cuda::kMaxSlots)
       return cuda::refuse(Cause::internal,
-                          "memory.slots is " + std::to_string(host.slots) + "; on devices " + std::to_string(cuda::kMaxSlots) + " are the most", error);
+                          "memory.slots is " + std::to_string(host.slots) + "; on devices " +
+                              std::to_string(cuda::kMaxSlots) + " are the most",
+                          error);
     devices_ = cuda::SpinGroup::make(runtime_, shape, spec.rank, error);
   } else {
     cuda::EnqueuerShape shape;
@@ -151,7 +154,8 @@ bool DeviceLink::connect(const std::vector<std::string>& cards, int64_t deadline
   for (size_t r = 0; r < cards.size(); ++r) {
     Card card;
     if (cards[r].size() != sizeof card)
-      return cuda::refuse(Cause::mismatch, "the card of " + group_.rank_name(static_cast<int>(r)) + " has another size", error);
+      return cuda::refuse(Cause::mismatch, "the card of " + group_.rank_name(static_cast<int>(r)) + " has another size",
+                          error);
     std::memcpy(&card, cards[r].data(), sizeof card);
     devices.push_back(card.device);
     if (r != rank) {
@@ -162,7 +166,8 @@ bool DeviceLink::connect(const std::vector<std::string>& cards, int64_t deadline
       if (!pages_[r]) return false;
     }
     if (pages_[r]->size() < devices_->flag_bytes() + DeviceBoard::kBytes)
-      return cuda::refuse(Cause::mismatch, "the flags of " + group_.rank_name(static_cast<int>(r)) + " are too few", error);
+      return cuda::refuse(Cause::mismatch, "the flags of " + group_.rank_name(static_cast<int>(r)) + " are too few",
+                          error);
     flags.push_back(pages_[r]->data());
     boards.push_back(pages_[r]->data() + devices_->flag_bytes());
   }

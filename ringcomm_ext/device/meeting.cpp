@@ -56,7 +56,8 @@ bool meet_or_fail(Communicator& group, const Error& failed, const std::string& m
   if (!meet(group, said, deadline_ns, interrupted, all, error)) return false;
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r].empty() || all[r][0] != '.') {
-      cuda::refuse(Cause::connection, group.rank_name(static_cast<int>(r)) + ": " + all[r].substr(all[r].empty() ? 0 : 1), error);
+      cuda::refuse(Cause::connection,
+                   group.rank_name(static_cast<int>(r)) + ": " + all[r].substr(all[r].empty() ? 0 : 1), error);
       error.rank = static_cast<int>(r);
       return false;
     }

@@ -27,7 +27,8 @@ bool read_kernels(const DeviceSource& source, std::string& image, Error& error) 
     return cuda::refuse(Cause::internal, "this build has no CUDA kernels: " + source.missing, error);
   std::ifstream file(source.kernels, std::ios::binary);
   image.assign(std::istreambuf_iterator<char>(file), {});
-  return !image.empty() || cuda::refuse(Cause::internal, "the CUDA kernels cannot be read from " + source.kernels, error);
+  return !image.empty() ||
+         cuda::refuse(Cause::internal, "the CUDA kernels cannot be read from " + source.kernels, error);
 }
 
 }  // namespace

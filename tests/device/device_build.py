@@ -24,7 +24,8 @@ def build() -> Path:
     folder = native.ROOT / "build" / "native" / f"device-torch{torch.__version__}"
     target = folder / f"{NAME}{sysconfig.get_config_var('EXT_SUFFIX')}"
     includes = [*torch.utils.cpp_extension.include_paths(), sysconfig.get_path("include")]
-    flags = f"  flags = -O1 -g0 -fPIC -DTORCH_EXTENSION_NAME={NAME} " + " ".join(f"-isystem {path}" for path in includes)
+    headers = " ".join(f"-isystem {path}" for path in includes)
+    flags = f"  flags = -O1 -g0 -fPIC -DTORCH_EXTENSION_NAME={NAME} {headers}"
     compiler = f"  compiler = {native.MODES['plain'].cxx}"
     lines, objects = list(native.RULES), []
     for source in sorted(HERE.glob("*.cpp")):
@@ -32,8 +33,8 @@ def build() -> Path:
         lines += [f"build {objects[-1]}: compile {source}", flags, compiler]
     libraries = torch.utils.cpp_extension.library_paths()[0]
     link = f"-shared -L{libraries} -Wl,-rpath,{libraries} -Wl,-rpath,{driver.parent} -Wl,--no-as-needed"
-    # -l comes behind the objects: as inputs of the link.
-    inputs = [*objects, str(driver), *(f"{libraries}/lib{name}.so" for name in ("c10", "torch_cpu", "torch", "torch_python"))]
+    torch_libraries = [f"{libraries}/lib{name}.so" for name in ("c10", "torch_cpu", "torch", "torch_python")]
+    inputs = [*objects, str(driver), *torch_libraries]
     lines += [f"build {target}: link {' '.join(inputs)}", f"  flags = {link}", compiler]
     if not native.run_ninja("\n".join([*lines, ""]), "device.ninja"):
         raise OSError("the test device was not built")

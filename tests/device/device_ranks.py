@@ -1,4 +1,4 @@
-"""Ranks whose tensors are on the test device: `start()` in a rank, then `torch.device(DEVICE)` is one like any other."""
+"""Ranks whose tensors are on the test device: after `start()` in a rank it is a device of torch's like any other."""
 
 from __future__ import annotations
 
@@ -79,6 +79,9 @@ def _module() -> ModuleType:
             with other:
                 yield
 
+    def index(device: Any) -> int:
+        return device if isinstance(device, int) else torch.device(device).index or 0
+
     def make_stream(device: Any = None, priority: int = 0) -> torch.Stream:
         return torch.Stream(device=torch.device(DEVICE, native.current_device()), priority=priority)
 
@@ -92,7 +95,7 @@ def _module() -> ModuleType:
         "manual_seed_all": lambda seed: None,
         "device_count": native.device_count,
         "current_device": native.current_device,
-        "set_device": lambda device: native.set_device(torch.device(DEVICE, device).index if isinstance(device, int) else torch.device(device).index or 0),
+        "set_device": lambda device: native.set_device(index(device)),
         "Stream": make_stream,
         "Event": lambda **kwargs: torch.Event(device=torch.device(DEVICE, native.current_device())),
         "stream": stream,

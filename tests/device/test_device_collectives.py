@@ -110,5 +110,3 @@ def refused(rank: int, world: int) -> list[str]:
 
 def test_what_is_refused(device_env: Env) -> None:
     nothing_wrong(run_ranks(refused, 2, env=device_env, timeout=100))
-
-

@@ -1,4 +1,4 @@
-"""What goes wrong with calls on a device: streams are let go, every rank learns of it and of whom, the CPU's calls too."""
+"""What goes wrong with calls on a device: streams are let go, every rank learns of it and of whom."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def with_missing(rank: int, world: int, own_device: bool, missing: str) -> list[
             time.sleep(0.5)  # not before rank 0 has its call under way
             backend.abort()
         if missing == "differs":
-            told = outcome(dist.all_reduce(torch.ones(N + 1, device=device), async_op=True))
-            return [told, error_of(lambda: dist.all_reduce(tensor))]
+            other = dist.all_reduce(torch.ones(N + 1, device=device), async_op=True)
+            return [outcome(other), error_of(lambda: dist.all_reduce(tensor))]
         until = time.monotonic() + PATIENCE
         while "SUCCESS" in str(backend.get_error()) and time.monotonic() < until:
             time.sleep(0.01)
@@ -84,9 +84,7 @@ CASES = {
 @pytest.mark.parametrize("missing", CASES)
 def test_a_rank_that_does_not_come(missing: str, own_device: bool, device_env: Env) -> None:
     dead = [1] if missing == "dies" else []
-    told = run_ranks(
-        with_missing, 2, own_device, missing, env=device_env, timeout=2 * PATIENCE, expect_dead=dead
-    )
+    told = run_ranks(with_missing, 2, own_device, missing, env=device_env, timeout=2 * PATIENCE, expect_dead=dead)
     for lines in told:
         if isinstance(lines, Dead):
             continue
@@ -98,7 +96,8 @@ def test_a_rank_that_does_not_come(missing: str, own_device: bool, device_env: E
 
 
 def without(rank: int, world: int, source: dict[str, str], only: int | None) -> list[str]:
-    device = device_ranks.start(rank, **(source if only in (None, rank) else {}))
+    lacking: dict[str, Any] = {**source} if only in (None, rank) else {}
+    device = device_ranks.start(rank, **lacking)
     dist.init_process_group(device_ranks.BOTH)
     tensor = torch.ones(4, device=device)
     told = [error_of(lambda: dist.all_reduce(tensor)), error_of(lambda: dist.broadcast(tensor, 0))]

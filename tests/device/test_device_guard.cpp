@@ -143,7 +143,9 @@ InContext::InContext(c10::DeviceIndex device) {
 InContext::~InContext() { (void)driver().context_set_current(before_); }
 
 c10::DeviceIndex current_device() { return here; }
-c10::Stream current_stream(c10::DeviceIndex device) { return stream_of(device, current.at(static_cast<size_t>(device))); }
+c10::Stream current_stream(c10::DeviceIndex device) {
+  return stream_of(device, current.at(static_cast<size_t>(device)));
+}
 
 cu::Stream* handle(const c10::Stream& stream) {
   Streams& s = streams(stream.device_index());

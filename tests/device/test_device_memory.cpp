@@ -11,8 +11,8 @@
 namespace test_device {
 namespace {
 
-constexpr size_t kPart = 512;         // sizes are multiples of it
-constexpr size_t kChunk = 4 << 20;    // of the driver at once
+constexpr size_t kPart = 512;          // sizes are multiples of it
+constexpr size_t kChunk = 4 << 20;     // of the driver at once
 constexpr unsigned char kGone = 0xee;  // what freed memory is written over with: no sensible number of any type
 
 struct Block {

@@ -64,9 +64,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("image", [] { return py::bytes(static_cast<const char*>(fake::fake_cuda_image()), 4); });
   m.def("current_device", &current_device);
   m.def("device_count", [] { return c10::impl::getDeviceGuardImpl(kType)->deviceCount(); });
-  m.def("set_device", [](c10::DeviceIndex device) {
-    c10::impl::getDeviceGuardImpl(kType)->setDevice(c10::Device(kType, device));
-  });
+  m.def("set_device",
+        [](c10::DeviceIndex device) { c10::impl::getDeviceGuardImpl(kType)->setDevice(c10::Device(kType, device)); });
   // The current stream does nothing else for so long; or until open(), which is for all streams that are held.
   m.def("delay", [](double seconds) { launch("test_device_delay", static_cast<int64_t>(seconds * 1e6)); });
   m.def("hold", [] { launch("test_device_hold", ++tickets); });

@@ -43,8 +43,8 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
 at::Tensor on_host(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
   synchronize(current_stream(tensor.device().index()));
-  at::Tensor alias = at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {},
-                                   at::TensorOptions(tensor.scalar_type()));
+  at::Tensor alias = at::from_blob(
+      tensor.data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {}, at::TensorOptions(tensor.scalar_type()));
   alias._set_conj(tensor.is_conj());
   alias._set_neg(tensor.is_neg());
   return alias;

@@ -1,4 +1,4 @@
-"""What a Work promises about streams: who waits for whom on the device, that the host does not, and whose memory is kept."""
+"""What a Work promises about streams: who waits on the device, that the host does not, and whose memory is kept."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def used_again(content: torch.Tensor) -> None:
 
 
 def host_goes_on(rank: int, world: int) -> list[str]:
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     ones = torch.ones(N, device=device)
     tensor = late(ones)
     work = dist.all_reduce(tensor, async_op=True)
@@ -77,7 +78,8 @@ def test_wait_orders_the_stream_and_not_the_host(device_env: Env) -> None:
 
 def other_streams(rank: int, world: int) -> list[str]:
     """Made on one stream, reduced from there, waited for on another one."""
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     ones = torch.ones(N, device=device)
     torch.accelerator.synchronize()
     made_on, used_on = torch.Stream(device), torch.Stream(device)
@@ -99,7 +101,8 @@ def test_calls_from_side_streams(device_env: Env) -> None:
 
 def dropped(rank: int, world: int) -> list[str]:
     """Nobody keeps the input, and its memory is used again at once: it must not be before the call has read it."""
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     ones, nines = torch.ones(N, device=device), torch.full((N,), 99.0, device=device)
     output, last = torch.zeros(2 * N, device=device), torch.ones(N, device=device)
     torch.accelerator.synchronize()
@@ -123,7 +126,8 @@ def test_memory_of_tensors_that_are_dropped(device_env: Env) -> None:
 
 def dropped_elsewhere(rank: int, world: int) -> list[str]:
     """Waited for on another stream than the input's: that one may use the memory again only when the call is over."""
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     ones, nines = torch.ones(N, device=device), torch.full((N,), 99.0, device=device)
     output = torch.zeros(2 * N, device=device)
     made_on, used_on = torch.Stream(device), torch.Stream(device)
@@ -151,7 +155,8 @@ def test_memory_of_tensors_that_are_waited_for_elsewhere(device_env: Env) -> Non
 
 def strided(rank: int, world: int) -> list[str]:
     """The call works in stand-ins, whose way back is part of it."""
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     base = torch.zeros(N, 3, device=device)
     column = base[:, 1]
     device_ranks.native.delay(0.4)  # no more than a chance: copies with strides are the host's, which waits
@@ -168,7 +173,8 @@ def test_outputs_with_strides(device_env: Env) -> None:
 
 
 def futures(rank: int, world: int) -> list[str]:
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     ones = torch.ones(N, device=device)
     work = dist.all_reduce(late(ones), async_op=True)
 
@@ -195,7 +201,8 @@ def test_callbacks_of_futures_come_behind_the_call(device_env: Env) -> None:
 
 
 def limited(rank: int, world: int) -> list[str]:
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     tensor = late(torch.ones(N, device=device))
     work = dist.all_reduce(tensor, async_op=True)
     try:
@@ -217,7 +224,8 @@ def test_a_wait_with_a_limit_waits(device_env: Env) -> None:
 
 
 def blocks(rank: int, world: int) -> list[str]:
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     tensors = [torch.full((N,), float(k), device=device) for k in range(3)]
     with dist._coalescing_manager(device=device, async_ops=True) as block:
         for tensor in tensors:
@@ -234,7 +242,8 @@ def test_blocks_of_calls(device_env: Env) -> None:
 
 def many(rank: int, world: int) -> list[str]:
     """Calls overtake nobody: a chain of them, each with the result of the one before, none waited for by the host."""
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     tensor = torch.ones(N, device=device)
     for _ in range(60):
         dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True).wait()
@@ -251,7 +260,8 @@ def test_many_calls(device_env: Env) -> None:
 
 
 def replayed(rank: int, world: int) -> list[str]:
-    device, wrong = begun(rank), []
+    device = begun(rank)
+    wrong: list[str] = []
     given, tensor = torch.zeros(N, device=device), torch.zeros(N, device=device)
     side = torch.Stream(device)
     torch.accelerator.synchronize()

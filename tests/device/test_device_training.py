@@ -46,7 +46,7 @@ def ddp(rank: int, device: torch.device) -> list[Tensor]:
 def fsdp(rank: int, device: torch.device, **options: Any) -> list[Tensor]:
     made = model().to(device)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for layer in made:
+    for layer in made.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer, mesh=mesh, **options)
     fully_shard(made, mesh=mesh, **options)
