@@ -31,7 +31,7 @@ class DeviceFlight {
   const Fingerprint call;
   const c10::Stream issuer;  // the caller's current one
   const c10::Stream stream;  // where the call is
-  const bool captured;       // into a graph: there is no end that could be asked for
+  const bool captured;       // into a graph: over for the host at once; its tensors stay as long as it
   const int64_t deadline_ns, started_ns;
   c10::Event end;
 
@@ -70,7 +70,7 @@ class DeviceFlight {
     }
     callback();
   }
-  // Once, by the watch or by whoever could not issue it. `let_go`: nothing on the device uses its tensors any more.
+  // Once, by the watch, or by whoever could not issue it or has captured it. `let_go`: nothing on the device uses its tensors any more.
   void finish(std::exception_ptr failure, Cause cause, bool let_go) {
     std::vector<std::function<void()>> callbacks;
     {

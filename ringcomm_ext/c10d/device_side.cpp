@@ -89,7 +89,10 @@ std::vector<DeviceFlightPtr> DeviceSide::issue(Launch& l, int64_t set_up_until_n
   used.insert(used.end(), l.inputs.begin(), l.inputs.end());
   used.insert(used.end(), l.outputs.begin(), l.outputs.end());
   flights.back()->stash(std::move(used));
-  if (!captured) take_off(flights);
+  if (captured)  // there is no end that could be waited for: it is in a graph
+    for (const DeviceFlightPtr& f : flights) f->finish(nullptr, Cause::none, false);
+  else
+    take_off(flights);
   return flights;
 }
 

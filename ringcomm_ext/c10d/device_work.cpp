@@ -109,8 +109,13 @@ c10::intrusive_ptr<c10::ivalue::Future> DeviceWork::getFutureResult() {
     future_result_ = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   }
   const auto self = c10::intrusive_ptr<DeviceWork>::unsafe_reclaim_from_nonowning(this);
-  flights_.back()->then(
-      [self, future = future_result_] { future->markCompleted(c10::IValue(static_cast<int64_t>(self->outcome()))); });
+  const auto complete = [self, future = future_result_] {
+    future->markCompleted(c10::IValue(static_cast<int64_t>(self->outcome())));
+  };
+  flights_.back()->then([complete] {
+    Engine* engine = process_engine();  // what is chained to it may wait, which the watch must not
+    return engine ? engine->callbacks().run(complete) : complete();
+  });
   return future_result_;
 }
 
