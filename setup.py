@@ -55,7 +55,7 @@ def import_torch() -> Any:
 
 def sources() -> list[str]:
     """All .cpp files of the data plane, relative to the root as setuptools wants them, in a fixed order."""
-    folders = ["core", "connections", "engine", "c10d"]
+    folders = ["core", "cuda", "connections", "engine", "device", "c10d"]
     files = [path for folder in folders for path in sorted((ROOT / "ringcomm_ext" / folder).glob("*.cpp"))]
     files.append(ROOT / "ringcomm_ext" / "bindings.cpp")
     return [str(path.relative_to(ROOT)) for path in files]

@@ -17,7 +17,7 @@ class BackendOptions:
     """What `options` of a Backend is: the time-out of its calls, and the names torch gives the group. May be copied."""
 
 class Backend(dist.Backend):
-    """One group's backend: every c10d operation for CPU tensors."""
+    """One group's backend: every c10d operation for CPU tensors, and the collectives for those of one device."""
 
     @property
     def options(self) -> Any: ...
@@ -73,6 +73,9 @@ def open_verbs(
 ) -> list[dict[str, Any]]:
     """Opens ports of RDMA devices for this process, unless some are open; after open_port. rails: (device, port, GID
     index or -1 to choose). Gives for each name, ethernet, lid, mtu, gid, gid_index, gid_kind. RuntimeError."""
+
+def take_devices(type: str, driver: str, kernels: str, missing: str, blocks: int, threads: int) -> None:
+    """Tensors of this device type are taken, over this driver: see `ringcomm.devices.Source`. Opens nothing."""
 
 def stop_engine() -> None:
     """Interpreter exit: every group leaves, no callback runs afterwards."""

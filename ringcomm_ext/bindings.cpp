@@ -5,6 +5,8 @@
 #include <torch/extension.h>
 
 #include "c10d/backend.h"
+#include "c10d/device_watch.h"
+#include "c10d/devices.h"
 #include "c10d/flight_dump.h"
 #include "c10d/registered.h"
 #include "connections/verbs_net.h"
@@ -236,12 +238,18 @@ void stop_engine() {
   if (!engine) return;
   {
     const py::gil_scoped_release nogil;
+    DeviceWatch::process().stop();
     stop_process_engine();
   }
   const std::vector<unsigned long> busy = engine->callbacks().busy();
   for (unsigned long thread : busy) PyThreadState_SetAsyncExc(thread, PyExc_SystemExit);
   const py::gil_scoped_release nogil;
   if (!busy.empty()) engine->callbacks().stop(kLastCallNs);
+}
+
+void take_device_type(const std::string& type, const std::string& driver, const std::string& kernels,
+                      const std::string& missing, int blocks, unsigned threads) {
+  take_devices(c10::Device(type).type(), {driver, kernels, missing, blocks, threads});
 }
 
 py::dict layout_numbers() {
@@ -289,6 +297,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("open_verbs", &open_verbs, py::arg("rails"), py::arg("traffic_class"), py::arg("service_level"),
         py::arg("pkey_index"), py::arg("timeout"), py::arg("retry_count"));
   m.def("stop_engine", &stop_engine);
+  m.def("take_devices", &take_device_type, py::arg("type"), py::arg("driver"), py::arg("kernels"), py::arg("missing"),
+        py::arg("blocks"), py::arg("threads"));
   m.def("start_heap", &start_heap, py::arg("limit"));
   m.def("heap_numbers", &heap_numbers);
   m.def("registered_empty",

@@ -43,3 +43,12 @@ def rdma_lab() -> Iterator[Any]:
 
     with lab() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def device_env() -> dict[str, str | None]:
+    """The environment of ranks that use the test device (tests/device/device_ranks.py), which is built first."""
+    import device_build
+    import device_ranks
+
+    return device_ranks.environment(device_build.build(), device_build.library())

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 import ringcomm
-from ringcomm import flight_record, plan
+from ringcomm import devices, flight_record, plan
 from ringcomm.bootstrap import log_lines, once
 from ringcomm.config import Config, declared
 from ringcomm.discover import host
@@ -63,6 +63,7 @@ def start(extension: Any, settings: Config, ranks: int) -> None:
             memory_limit=settings.memory.limit,
         )
         extension.set_builder(plan.build)
+        devices.start(extension)
         atexit.register(extension.stop_engine)
         _engine_of = settings
 

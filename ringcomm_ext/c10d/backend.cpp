@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "c10d/describe.h"
+#include "c10d/devices.h"
 #include "c10d/overlap.h"
 #include "c10d/registered.h"
 #include "engine/process.h"
@@ -29,6 +30,7 @@ Backend::~Backend() {
   if (forked()) {  // the parent's engine: nothing of it may be touched here
     (void)seed_.release();
     (void)new CommunicatorPtr(std::move(group_));
+    (void)new std::shared_ptr<DeviceSide>(std::move(side_));
     return;
   }
   // Reached with Python's lock held, so nothing here waits: an orderly end is shutdown()'s.
@@ -51,6 +53,7 @@ void Backend::abort() {
 
 void Backend::shutdown() {
   if (forked() || left_.exchange(true)) return;
+  if (const auto devices = side()) devices->close(now_ns() + kLeaveNs);
   group_->leave(now_ns() + kLeaveNs, true);
   if (Engine* engine = process_engine()) engine->remove(group_.get());
   if (hooked_.load()) hook_->close();
@@ -71,8 +74,9 @@ std::shared_ptr<c10::Allocator> Backend::getMemAllocator() {
 
 at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
   TORCH_CHECK_VALUE(size >= 0, "ringcomm: allocate_tensor: size is ", size, "; it must be 0 or more");
+  if (takes_device(options.device().type())) return at::empty({size}, options);  // nothing is registered there yet
   TORCH_CHECK_VALUE(options.device().is_cpu(), "ringcomm: allocate_tensor: device is ", options.device(),
-                    "; this build handles CPU tensors");
+                    ", whose tensors are not handled");
   return registered_empty({size}, c10::typeMetaToScalarType(options.dtype()));
 }
 
@@ -115,6 +119,7 @@ intrusive_ptr<Work> Backend::go(Launch&& l) {
 }
 
 intrusive_ptr<Work> Backend::issue(Launch&& l) {
+  if (const c10::Device device = device_of(l); !device.is_cpu()) return issue_on_device(std::move(l), device);
   Communicator& group = this->group();
   auto work = c10::make_intrusive<RingWork>(getRank(), l.type, l.title, l.inputs, group_, std::move(l.outputs));
   for (Call& call : l.calls) {

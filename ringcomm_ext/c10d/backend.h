@@ -8,6 +8,7 @@
 
 #include "c10d/coalescing.h"
 #include "c10d/describe.h"
+#include "c10d/device_side.h"
 #include "c10d/launch.h"
 #include "c10d/work.h"
 #include "engine/group_seed.h"
@@ -89,7 +90,7 @@ class Backend final : public c10d::Backend {
   bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
 
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return group().sequence(); }
+  uint64_t getSequenceNumberForGroup() override;
   void setTimeout(std::chrono::milliseconds timeout) override;
 
   // kin.cpp: groups made from this one
@@ -113,12 +114,16 @@ class Backend final : public c10d::Backend {
   Launch prepare(c10d::OpType type, const char* title, std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
                  std::chrono::milliseconds timeout, bool async) const;
   c10::intrusive_ptr<c10d::Work> go(Launch&& launch);
-  c10::intrusive_ptr<c10d::Work> begin(RingWorkPtr work, std::vector<RequestPtr> requests,
+  c10::intrusive_ptr<c10d::Work> begin(c10::intrusive_ptr<RingWork> work, std::vector<RequestPtr> requests,
                                        std::function<void()> finalize);
   c10::intrusive_ptr<Backend> found(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank,
                                     const std::vector<int>& numbers, const c10::intrusive_ptr<Options>& opts) const;
   c10::intrusive_ptr<c10d::Work> issue(Launch&& launch);
   void introduce();
+  // on_device.cpp: calls whose tensors are on a device
+  c10::intrusive_ptr<c10d::Work> issue_on_device(Launch&& launch, c10::Device device);
+  std::shared_ptr<DeviceSide> side_of(c10::Device device);
+  std::shared_ptr<DeviceSide> side() const;
   c10::intrusive_ptr<c10d::Work> message(std::vector<at::Tensor>& tensors, int peer, int tag, bool sends);
   void check_root(int64_t root, const char* what) const;
 
@@ -135,6 +140,8 @@ class Backend final : public c10d::Backend {
   CommunicatorPtr group_;
   Found found_;
   c10::intrusive_ptr<Options> options_;
+  mutable std::mutex side_mutex_;
+  std::shared_ptr<DeviceSide> side_;  // null before the first tensor on a device
   Blocks blocks_;
   std::shared_ptr<CompletionHook> hook_;  // set once, before hooked_
   std::atomic<bool> hooked_{false};

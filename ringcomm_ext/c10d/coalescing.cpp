@@ -6,11 +6,11 @@ namespace ringcomm {
 
 // ---------------------------------------------------------------------------------------------------------------- blocks
 
-void Block::add(RingWorkPtr work) {
+void Block::add(CallWorkPtr work) {
   sequence = std::max(sequence, work->getSequencenumber());
   if (works.size() >= look_at) {
     works.erase(std::remove_if(works.begin(), works.end(),
-                               [this](const RingWorkPtr& w) {
+                               [this](const CallWorkPtr& w) {
                                  if (!w->isSuccess()) return false;
                                  w->span(first_ns, last_ns);
                                  return true;
@@ -25,7 +25,7 @@ void Block::add(Block&& inner) {
   first_ns = std::min(first_ns, inner.first_ns);
   last_ns = std::max(last_ns, inner.last_ns);
   sequence = std::max(sequence, inner.sequence);
-  for (RingWorkPtr& w : inner.works) add(std::move(w));
+  for (CallWorkPtr& w : inner.works) add(std::move(w));
 }
 
 // Only its own thread adds and removes a stack, and only that thread looks into it: the lock is for the map. What a stack holds is let go of outside
@@ -50,7 +50,7 @@ void Blocks::open() {
   open_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Blocks::add(const RingWorkPtr& work) {
+void Blocks::add(const CallWorkPtr& work) {
   if (std::vector<Block>* stack = mine()) stack->back().add(work);
 }
 
@@ -72,15 +72,15 @@ bool Blocks::close(Block& block) {
 // ---------------------------------------------------------------------------------------------------------------- the one work
 
 bool CoalescedWork::isCompleted() {
-  return std::all_of(block_.works.begin(), block_.works.end(), [](const RingWorkPtr& w) { return w->isCompleted(); });
+  return std::all_of(block_.works.begin(), block_.works.end(), [](const CallWorkPtr& w) { return w->isCompleted(); });
 }
 
 bool CoalescedWork::isSuccess() const {
-  return std::all_of(block_.works.begin(), block_.works.end(), [](const RingWorkPtr& w) { return w->isSuccess(); });
+  return std::all_of(block_.works.begin(), block_.works.end(), [](const CallWorkPtr& w) { return w->isSuccess(); });
 }
 
 std::exception_ptr CoalescedWork::exception() const {
-  for (const RingWorkPtr& w : block_.works)
+  for (const CallWorkPtr& w : block_.works)
     if (const std::exception_ptr e = w->exception()) return e;
   return nullptr;
 }
@@ -90,7 +90,7 @@ bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
   const bool limited = timeout.count() > 0;
   const int64_t until = limited ? after_ms(timeout.count()) : kNoDeadline;
-  for (const RingWorkPtr& w : block_.works)
+  for (const CallWorkPtr& w : block_.works)
     w->wait(limited ? milliseconds(std::max<int64_t>(1, (until - now_ns()) / 1'000'000)) : kNoTimeout);
   return true;
 }
@@ -103,7 +103,7 @@ void CoalescedWork::abort() {
 void CoalescedWork::after_all(std::function<void()> then) {
   const auto left = std::make_shared<std::atomic<size_t>>(block_.works.size());
   if (block_.works.empty()) return then();
-  for (const RingWorkPtr& w : block_.works)
+  for (const CallWorkPtr& w : block_.works)
     w->getFuture()->addCallback([left, then](c10::ivalue::Future&) {
       if (left->fetch_sub(1) == 1) then();
     });
@@ -134,7 +134,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFutureResult() {
   const auto self = c10::intrusive_ptr<CoalescedWork>::unsafe_reclaim_from_nonowning(this);
   after_all([self, future = future_result_] {
     c10d::WorkResult result = c10d::WorkResult::SUCCESS;
-    for (const RingWorkPtr& w : self->block_.works)
+    for (const CallWorkPtr& w : self->block_.works)
       if (result == c10d::WorkResult::SUCCESS) result = w->outcome();
     future->markCompleted(c10::IValue(static_cast<int64_t>(result)));
   });
@@ -143,7 +143,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFutureResult() {
 
 float CoalescedWork::getDuration() const {
   int64_t first = block_.first_ns, last = block_.last_ns;
-  for (const RingWorkPtr& w : block_.works) w->span(first, last);
+  for (const CallWorkPtr& w : block_.works) w->span(first, last);
   return last > first ? static_cast<float>(last - first) * 1e-6f : 0.f;
 }
 

@@ -18,16 +18,16 @@
 
 namespace ringcomm {
 
-using RingWorkPtr = c10::intrusive_ptr<RingWork>;
+using CallWorkPtr = c10::intrusive_ptr<CallWork>;
 
 // The works of a block that have not ended, or have failed; and the span of those that ended.
 struct Block {
-  std::vector<RingWorkPtr> works;
+  std::vector<CallWorkPtr> works;
   size_t look_at = 8;  // forget the ended ones when there are so many
   int64_t first_ns = INT64_MAX, last_ns = 0;
   uint64_t sequence = 0;
 
-  void add(RingWorkPtr work);
+  void add(CallWorkPtr work);
   void add(Block&& inner);
 };
 
@@ -63,7 +63,7 @@ class Blocks {
   void open();
   bool any() const { return open_.load(std::memory_order_relaxed) > 0; }
   // Remembers it if this thread has a block open.
-  void add(const RingWorkPtr& work);
+  void add(const CallWorkPtr& work);
   // False: this thread has none open. A block inside another is part of that one too.
   bool close(Block& block);
 

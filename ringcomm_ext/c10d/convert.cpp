@@ -3,6 +3,8 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "c10d/devices.h"
+
 namespace ringcomm {
 
 at::Tensor premultiply(const c10d::ReduceOp& op, const at::Tensor& input) {
@@ -20,8 +22,7 @@ at::Tensor premultiply(const c10d::ReduceOp& op, const at::Tensor& input) {
 
 void check_tensor(const at::Tensor& tensor, const char* what, const char* argument) {
   TORCH_CHECK_VALUE(tensor.defined(), "ringcomm: ", what, ": ", argument, " is undefined");
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ringcomm: ", what, ": ", argument, " is on ", tensor.device(),
-                    "; this build handles CPU tensors");
+  if (!tensor.device().is_cpu()) check_device(tensor, what, argument);
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ringcomm: ", what, ": ", argument, " has layout ",
                     tensor.layout(), "; only strided (dense) tensors are handled");
   check_moves(tensor, what, argument);

@@ -154,6 +154,8 @@ intrusive_ptr<Work> Backend::scatter(std::vector<at::Tensor>& outputs, std::vect
 intrusive_ptr<Work> Backend::message(std::vector<at::Tensor>& tensors, int peer, int tag, bool sends) {
   const char* what = sends ? "send" : "recv";
   const at::Tensor& tensor = only(tensors, what, "tensors");
+  TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ringcomm: ", what, ": the tensor is on ", tensor.device(),
+                    "; messages are for CPU tensors so far");
   TORCH_CHECK_VALUE(peer == kAnySource || (peer >= 0 && peer < getSize()), "ringcomm: ", what, ": rank ", peer,
                     " is not in the group (0 to ", getSize() - 1, ")");
   const bool any = peer == kAnySource;

@@ -13,6 +13,15 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what,
   return tensors[0];
 }
 
+c10::Device device_of(const Launch& launch) {
+  if (launch.keep.empty()) return c10::kCPU;
+  const c10::Device first = launch.keep[0].device();
+  for (const at::Tensor& t : launch.keep)
+    TORCH_CHECK_VALUE(t.device() == first, "ringcomm: a call has tensors on ", first, " and on ", t.device(),
+                      "; all tensors of one call are on one device");
+  return first;
+}
+
 uint64_t bytes_of(const std::vector<Chunk>& chunks, size_t element) {
   uint64_t bytes = 0;
   for (const Chunk& c : chunks) bytes += c.count * element;

@@ -25,6 +25,9 @@ struct Launch {
   std::function<void()> finish;  // after success, on whatever thread first learns of it
 };
 
+// Where the launch's memory is; the CPU where it has none. Throws where that is two places.
+c10::Device device_of(const Launch& launch);
+
 // The one tensor of a list that must have one. `what`, `argument`: for the message.
 const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* what, const char* argument);
 

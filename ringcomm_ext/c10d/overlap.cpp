@@ -47,12 +47,17 @@ bool overwritten(const Call& call, int rank, size_t in) {
 }  // namespace
 
 void separate(Call& call, int rank, std::vector<at::Tensor>& keep) {
+  separate(call, rank, keep, c10::kCPU, [](char* to, const char* from, size_t bytes) { std::memcpy(to, from, bytes); });
+}
+
+void separate(Call& call, int rank, std::vector<at::Tensor>& keep, c10::Device device,
+              c10::function_ref<void(char*, const char*, size_t)> copy) {
   if (!overlap(span(call.in, call.element), span(call.out, call.element), call.element)) return;
   for (size_t i = 0; i < call.in.size(); ++i) {
     if (!overwritten(call, rank, i)) continue;
     const size_t bytes = call.in[i].count * call.element;
-    keep.push_back(at::empty({static_cast<int64_t>(bytes)}, at::kByte));
-    std::memcpy(keep.back().data_ptr(), call.in[i].data, bytes);
+    keep.push_back(at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte).device(device)));
+    copy(static_cast<char*>(keep.back().data_ptr()), call.in[i].data, bytes);
     call.in[i].data = static_cast<char*>(keep.back().data_ptr());
   }
 }

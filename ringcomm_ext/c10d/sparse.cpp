@@ -45,7 +45,7 @@ std::vector<at::Tensor> one_per_rank(const at::Tensor& like, const std::vector<i
 c10::intrusive_ptr<c10d::Work> Backend::sparse_all_reduce(const at::Tensor& tensor,
                                                           const c10d::AllreduceOptions& opts) {
   TORCH_CHECK_VALUE(tensor.device().is_cpu(), "ringcomm: all_reduce: the sparse tensor is on ", tensor.device(),
-                    "; this build handles CPU tensors");
+                    "; sparse ones are handled on the CPU so far");
   TORCH_CHECK_VALUE(opts.reduceOp.op_ == c10d::ReduceOp::SUM,
                     "ringcomm: all_reduce: of sparse tensors only the sum is defined, not reduce op ",
                     static_cast<int>(opts.reduceOp.op_));

@@ -8,14 +8,6 @@
 namespace ringcomm {
 namespace {
 
-std::exception_ptr exception_of(const Error& error) {
-  try {
-    TORCH_CHECK_WITH(DistBackendError, false, error.text);
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
 c10d::WorkResult result_of(const Error& error) {
   return error.cause == Cause::timeout ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
 }
@@ -25,6 +17,14 @@ std::chrono::steady_clock::time_point at(int64_t ns) {  // CLOCK_MONOTONIC is wh
 }
 
 }  // namespace
+
+std::exception_ptr exception_of(const Error& error) {
+  try {
+    TORCH_CHECK_WITH(DistBackendError, false, error.text);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
 
 void RingWork::begin(std::vector<RequestPtr> requests, std::function<void()> finalize,
                      std::shared_ptr<CompletionHook> hook) {

@@ -11,11 +11,24 @@
 
 namespace ringcomm {
 
-class RingWork final : public c10d::Work {
+// What an error becomes at a Work.
+std::exception_ptr exception_of(const Error& error);
+
+// A Work of one call, wherever its data is: what blocks of calls need to know of it.
+class CallWork : public c10d::Work {
+ public:
+  using Work::Work;
+  // Once it has completed:
+  virtual c10d::WorkResult outcome() const = 0;
+  // Widens the span by this work's. Throws if it has not completed.
+  virtual void span(int64_t& first_ns, int64_t& last_ns) const = 0;
+};
+
+class RingWork final : public CallWork {
  public:
   RingWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, CommunicatorPtr group,
            std::vector<at::Tensor> outputs)
-      : Work(rank, type, title, inputs), group_(std::move(group)), outputs_(std::move(outputs)) {}
+      : CallWork(rank, type, title, inputs), group_(std::move(group)), outputs_(std::move(outputs)) {}
 
   // `finalize` (may be empty) runs once, after success, before anyone sees the Work complete. `hook` (may be null) is told of the end, good or bad.
   void begin(std::vector<RequestPtr> requests, std::function<void()> finalize, std::shared_ptr<CompletionHook> hook);
@@ -36,10 +49,8 @@ class RingWork final : public c10d::Work {
   float getDuration() const override;  // milliseconds
   uint64_t getSequencenumber() const override;
 
-  // Once it has completed:
-  c10d::WorkResult outcome() const;
-  // Widens the span by this work's. Throws if it has not completed.
-  void span(int64_t& first_ns, int64_t& last_ns) const;
+  c10d::WorkResult outcome() const override;
+  void span(int64_t& first_ns, int64_t& last_ns) const override;
 
  private:
   using Complete = void (RingWork::*)(c10::ivalue::Future&) const;

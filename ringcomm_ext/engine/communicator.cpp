@@ -8,36 +8,14 @@
 #include "connections/tcp.h"
 #include "connections/verbs.h"
 #include "core/log.h"
+#include "engine/cutting.h"
 
 namespace ringcomm {
 namespace {
 
-constexpr size_t kAlign = 64;                    // chunks start on cache lines
 constexpr size_t kStreamFrom = size_t{8} << 20;  // measured: below, a streaming copy costs more than it saves
 constexpr uint64_t kChannelBytes = 64 << 10;     // a channel with less is not worth its slots
 constexpr uint64_t kInlineWork = 256 << 10;      // an async call drives this much itself before it wakes the driver
-
-size_t part_size(size_t count, size_t parts, size_t element) {
-  const size_t unit = std::max<size_t>(1, kAlign / element);
-  return ((count + parts - 1) / parts + unit - 1) / unit * unit;
-}
-
-Chunk part(const Chunk& whole, size_t parts, size_t i, size_t element) {
-  const size_t size = part_size(whole.count, parts, element);
-  const size_t first = std::min(i * size, whole.count);
-  return {whole.data + first * element, std::min(size, whole.count - first)};
-}
-
-std::vector<Chunk> cut(const std::vector<Chunk>& whole, int parts, size_t element) {
-  std::vector<Chunk> chunks;
-  for (int i = 0; i < parts && !whole.empty(); ++i) chunks.push_back(part(whole[0], parts, i, element));
-  return chunks;
-}
-
-bool is_cut(Collective c) {
-  return c == Collective::all_reduce || c == Collective::broadcast || c == Collective::reduce ||
-         c == Collective::barrier;
-}
 
 bool is_move(Collective c) {
   return c == Collective::broadcast || c == Collective::all_gather || c == Collective::all_to_all ||

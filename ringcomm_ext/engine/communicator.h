@@ -89,6 +89,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Whether the rule for this call wants its 16-bit floats widened; it counts the caller's bytes, so it is the rule either way.
   bool travels_wide(const Call& call) const;
+  // The rule of the policy for this call. Its collective must have rules.
+  const Rule& rule(const Call& call) const;
   // Starts a collective. On a mistake of ours (no rule, no program) returns null and a sentence in `error`.
   RequestPtr start(const Call& call, std::string& error);
   // `shapes`: as in Call.
@@ -113,6 +115,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void leave(int64_t until_ns, bool owes_sends);
   void let_end(int64_t until_ns, bool owes_sends);  // the waiting part of it
   bool failed(Error& error) const;
+  // Ends the group, here and on the other ranks, for a reason found outside of it: on a device.
+  void fail(Error error);
+  // As errors call it: number in the job, host, pid.
+  std::string rank_name(int rank) const;
   // Who has not made this call, in words: for a wait that ran out of time.
   std::string who_is_missing(const Request& request) const;
   // Returns when every rank has called it. "" then; else the sentence that says who did not come, on every rank that did; the group stays as it was.
@@ -136,7 +142,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
     std::vector<Receiver*> receivers;
   };
   std::unique_ptr<Connections> make_connections() const;
-  const Rule& rule(const Call& call) const;
   std::shared_ptr<const Program> program(const Call& call, const Rule& rule, std::string& error);
   std::string too_small(const Program& program, size_t slot) const;
   const Bound* bound(const std::shared_ptr<const Program>& program, int channel);
@@ -150,7 +155,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void deliver(Ended& ended);
   void settle(const Stall& stall, Ended& ended);
   void post_failure(Error& error);
-  void fail(Error error);
   void end_all(Ended& ended);
   bool gone(int rank) const;
   bool lost(int rank);
@@ -187,7 +191,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int shown(int rank) const;
   std::vector<int> all_shown(std::vector<int> ranks) const;
   std::string call_text(const Fingerprint& call) const;
-  std::string rank_name(int rank) const;
   std::string rank_names(const std::vector<int>& ranks) const;
   std::string missing(const Request& request, int* first) const;
   std::string who_does_not_go_on(const Request& request, int culprit) const;

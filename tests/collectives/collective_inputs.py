@@ -50,6 +50,15 @@ MOST_KEPT = 1 << 13
 SIZES = (0, 1, 7, 13, 14, 15, 1024, 4 * 1024 + 3)
 
 
+_place = torch.device("cpu")
+
+
+def place_on(device: torch.device) -> None:
+    """From here on `Placed` tensors of this process are there. Results are compared on the CPU wherever they are."""
+    global _place
+    _place = device
+
+
 def ops_of(dtype: torch.dtype) -> tuple[str, ...]:
     if dtype in FLOATS:
         return FLOAT_OPS
@@ -96,7 +105,7 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Equal shape, dtype and bits (so NaN equals the same NaN, and -0.0 is not 0.0)."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return torch.equal(raw(a), raw(b))
+    return torch.equal(raw(a.cpu()), raw(b.cpu()))
 
 
 def raw(tensor: Tensor) -> Tensor:
@@ -141,7 +150,7 @@ class Placed:
 
     def __init__(self, content: Tensor, layout: str, registered: bool = False) -> None:
         base_shape, self.view = layouts(tuple(content.shape))[layout]
-        self.base = values(99, 7, base_shape, content.dtype)
+        self.base = values(99, 7, base_shape, content.dtype).to(_place)
         if registered:
             self.base = ringcomm.empty_like(self.base).copy_(self.base)
         self.tensor = self.view(self.base)

@@ -1,0 +1,99 @@
+// One call under way on a device: shared by torch's Work, its group's side and the watch.
+//
+// Threads: any, after it was issued. `end` is recorded before the flight is shared and only asked and waited for afterwards.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "engine/board.h"
+
+namespace ringcomm {
+
+class DeviceFlight {
+ public:
+  DeviceFlight(const Fingerprint& call, c10::Stream issuer, c10::Stream stream, bool captured, int64_t deadline_ns)
+      : call(call),
+        issuer(issuer),
+        stream(stream),
+        captured(captured),
+        deadline_ns(deadline_ns),
+        started_ns(now_ns()),
+        end(stream.device_type()) {}
+
+  const Fingerprint call;
+  const c10::Stream issuer;  // the caller's current one
+  const c10::Stream stream;  // where the call is
+  const bool captured;       // into a graph: over for the host at once; its tensors stay as long as it
+  const int64_t deadline_ns, started_ns;
+  c10::Event end;
+
+  // Over for the host: it has ended and this was noticed, or it has failed.
+  bool over() const { return over_.load(std::memory_order_acquire); }
+  bool done() const { return over() || (!captured && end.query()); }
+  int64_t ended_ns() const { return ended_ns_; }  // once over
+  // Null while all is well.
+  std::exception_ptr failure() const {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    return failure_;
+  }
+  Cause cause() const {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    return cause_;
+  }
+
+  // Tensors that the device may still use.
+  void stash(std::vector<at::Tensor> tensors) {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    stash_ = std::move(tensors);
+  }
+  // Dropped outside of the lock: it may take Python's.
+  void unstash() {
+    std::vector<at::Tensor> gone;
+    const std::lock_guard<std::mutex> hold(mutex_);
+    gone.swap(stash_);
+    // `gone` is destroyed after `hold` (declared before it).
+  }
+
+  // Runs when it is over, or at once; on whatever thread learns of it.
+  void then(std::function<void()> callback) {
+    {
+      const std::lock_guard<std::mutex> hold(mutex_);
+      if (!over()) return then_.push_back(std::move(callback));
+    }
+    callback();
+  }
+  // Once, by the watch, or by whoever could not issue it or has captured it. `let_go`: nothing on the device uses its tensors any more.
+  void finish(std::exception_ptr failure, Cause cause, bool let_go) {
+    std::vector<std::function<void()>> callbacks;
+    {
+      const std::lock_guard<std::mutex> hold(mutex_);
+      if (over()) return;
+      failure_ = std::move(failure), cause_ = cause;
+      ended_ns_ = now_ns();
+      callbacks.swap(then_);
+      over_.store(true, std::memory_order_release);
+    }
+    if (let_go) unstash();
+    for (const auto& callback : callbacks) callback();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<at::Tensor> stash_;
+  std::vector<std::function<void()>> then_;
+  std::exception_ptr failure_;
+  Cause cause_ = Cause::none;
+  int64_t ended_ns_ = 0;
+  std::atomic<bool> over_{false};
+};
+using DeviceFlightPtr = std::shared_ptr<DeviceFlight>;
+
+}  // namespace ringcomm

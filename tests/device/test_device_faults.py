@@ -1,0 +1,166 @@
+"""What goes wrong with calls on a device: streams are let go, every rank learns of it and of whom."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import device_ranks
+from ranks import Dead, run_ranks
+
+Env = dict[str, "str | None"]
+N = 4099
+PATIENCE = 60
+"""Seconds in which a failure must be there, on a loaded machine too."""
+
+
+def begun(rank: int, own_device: bool) -> torch.device:
+    device = device_ranks.init(rank, own_device)
+    dist.all_reduce(torch.zeros(N, device=device))
+    torch.accelerator.synchronize()
+    return device
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def outcome(work: Any) -> str:
+    """How a call that cannot end by itself has ended."""
+    until = time.monotonic() + PATIENCE
+    while work.exception() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert work.is_completed() and not work.is_success()
+    return error_of(work.wait)
+
+
+def with_missing(rank: int, world: int, own_device: bool, missing: str) -> list[str]:
+    """Rank 1 does something else than to come to a call of rank 0. What rank 0, or every rank, is told."""
+    device = begun(rank, own_device)
+    backend: Any = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]
+    if missing == "late":
+        backend._set_default_timeout(timedelta(seconds=3))
+    tensor = torch.ones(100 * N if missing == "differs much" else N, device=device)
+    if rank == 1:
+        if missing == "dies":
+            os._exit(7)
+        if missing == "aborts":
+            time.sleep(0.5)  # not before rank 0 has its call under way
+            backend.abort()
+        if missing.startswith("differs"):
+            other = dist.all_reduce(torch.ones(N + 1, device=device), async_op=True)
+            return [outcome(other), error_of(lambda: dist.all_reduce(tensor))]
+        until = time.monotonic() + PATIENCE
+        while "SUCCESS" in str(backend.get_error()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return [error_of(lambda: dist.all_reduce(tensor)), error_of(lambda: dist.all_reduce(torch.ones(3)))]
+    work = dist.all_reduce(tensor, async_op=True)
+    error_of(work.wait)  # orders the stream, no more, unless the failure is known already
+    torch.accelerator.synchronize()  # comes back: the stream was let go
+    told = [outcome(work), error_of(lambda: dist.all_reduce(tensor)), error_of(lambda: dist.all_reduce(torch.ones(3)))]
+    return told + device_ranks.native.misuse().splitlines()
+
+
+CASES = {
+    "dies": "rank 1 (host",
+    "aborts": "was aborted by rank 1",
+    "late": " Timed out ",
+    "differs": "made another call there",  # and ends all the same
+    "differs much": "made another call there",  # one waits for what the other does not send
+}
+
+
+@pytest.mark.parametrize("own_device", [False, True])
+@pytest.mark.parametrize("missing", CASES)
+def test_a_rank_that_does_not_come(missing: str, own_device: bool, device_env: Env) -> None:
+    dead = [1] if missing == "dies" else []
+    told = run_ranks(with_missing, 2, own_device, missing, env=device_env, timeout=2 * PATIENCE, expect_dead=dead)
+    for lines in told:
+        if isinstance(lines, Dead):
+            continue
+        assert len(lines) in (2, 3), lines
+        # Where kernels wait, one of them may be the first to find another call's slot.
+        texts = (CASES[missing], "a slot of another call") if own_device else (CASES[missing],)
+        assert all(any(text in line for text in texts) for line in lines), lines
+    if missing == "late":
+        assert "rank 1 (host" in told[0][0] and "has made 1 calls" in told[0][0]
+
+
+def without(rank: int, world: int, source: dict[str, str], only: int | None) -> list[str]:
+    lacking: dict[str, Any] = {**source} if only in (None, rank) else {}
+    device = device_ranks.start(rank, **lacking)
+    dist.init_process_group(device_ranks.BOTH)
+    tensor = torch.ones(4, device=device)
+    told = [error_of(lambda: dist.all_reduce(tensor)), error_of(lambda: dist.broadcast(tensor, 0))]
+    here = torch.ones(4)
+    dist.all_reduce(here)
+    assert here.tolist() == [float(world)] * 4
+    dist.destroy_process_group()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ({"driver": "/nowhere/libcuda.so.1"}, "no CUDA driver here"),
+        ({"kernels": "", "missing": "no nvcc was found"}, "this build has no CUDA kernels: no nvcc was found"),
+    ],
+)
+@pytest.mark.parametrize("only", [None, 1])
+def test_what_is_not_there_is_named_on_every_rank(
+    source: dict[str, str], text: str, only: int | None, device_env: Env
+) -> None:
+    told = run_ranks(without, 2, source, only, env=device_env, timeout=PATIENCE)
+    for lines in told:
+        for line in lines:
+            assert text in line and f"rank {only or 0} (host" in line, told
+
+
+def leaves(rank: int, world: int, how: str) -> int:
+    device = begun(rank, False)
+    tensor = torch.ones(N, device=device)
+    work = dist.all_reduce(tensor, async_op=True)
+    if how == "destroy with a call under way":
+        device_ranks.native.delay(0.2)
+        dist.all_reduce(tensor, async_op=True)
+        dist.destroy_process_group()
+    elif how == "group is dropped":
+        group = dist.new_group()
+        dist.all_reduce(tensor, group=group, async_op=True)
+        del group, work
+    return len(device_ranks.native.misuse().splitlines())
+
+
+@pytest.mark.parametrize("how", ["no destroy", "destroy with a call under way", "group is dropped"])
+def test_ranks_leave(how: str, device_env: Env) -> None:
+    assert run_ranks(leaves, 2, how, env=device_env, timeout=PATIENCE) == [0, 0]
+
+
+def again(rank: int, world: int) -> list[str]:
+    """Groups made and destroyed one after the other leave nothing."""
+    device = device_ranks.start(rank)
+    kept = []
+    for _ in range(4):
+        dist.init_process_group(device_ranks.BOTH)
+        tensor = torch.ones(N, device=device)
+        dist.all_reduce(tensor)
+        assert tensor.cpu()[0].item() == world
+        dist.destroy_process_group()
+        kept.append(str(device_ranks.native.live()))
+    return kept
+
+
+def test_nothing_is_left_of_groups(device_env: Env) -> None:
+    for kept in run_ranks(again, 2, env=device_env, timeout=PATIENCE):
+        assert len(set(kept)) == 1, kept
