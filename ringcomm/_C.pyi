@@ -74,7 +74,7 @@ def open_verbs(
     """Opens ports of RDMA devices for this process, unless some are open; after open_port. rails: (device, port, GID
     index or -1 to choose). Gives for each name, ethernet, lid, mtu, gid, gid_index, gid_kind. RuntimeError."""
 
-def take_devices(type: str, driver: str, kernels: str, missing: str, blocks: int, threads: int) -> None:
+def take_devices(type: str, driver: str, kernels: str, missing: str, blocks: int, threads: int, warning: str) -> None:
     """Tensors of this device type are taken, over this driver: see `ringcomm.devices.Source`. Opens nothing."""
 
 def stop_engine() -> None:

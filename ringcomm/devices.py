@@ -23,6 +23,8 @@ class Source:
     blocks: int = 16
     """Of a kernel in spin mode, and `threads` of a block; guessed."""
     threads: int = 512
+    warning: str = ""
+    """Logged as WARN by rank 0 when a group takes its first tensor on such a device."""
 
 
 _other: Source | None = None
@@ -42,4 +44,8 @@ def start(extension: Any) -> None:
 def _cuda() -> Source:
     from ringcomm import _build_info
 
-    return Source(kernels=str(KERNELS) if KERNELS.exists() else "", missing=_build_info.CUDA_KERNELS_MISSING)
+    return Source(
+        kernels=str(KERNELS) if KERNELS.exists() else "",
+        missing=_build_info.CUDA_KERNELS_MISSING,
+        warning="ringcomm's CUDA half has run over a fake driver only, never on a GPU: check what you get",
+    )

@@ -248,8 +248,8 @@ void stop_engine() {
 }
 
 void take_device_type(const std::string& type, const std::string& driver, const std::string& kernels,
-                      const std::string& missing, int blocks, unsigned threads) {
-  take_devices(c10::Device(type).type(), {driver, kernels, missing, blocks, threads});
+                      const std::string& missing, int blocks, unsigned threads, const std::string& warning) {
+  take_devices(c10::Device(type).type(), {driver, kernels, missing, blocks, threads, warning});
 }
 
 py::dict layout_numbers() {
@@ -298,7 +298,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("pkey_index"), py::arg("timeout"), py::arg("retry_count"));
   m.def("stop_engine", &stop_engine);
   m.def("take_devices", &take_device_type, py::arg("type"), py::arg("driver"), py::arg("kernels"), py::arg("missing"),
-        py::arg("blocks"), py::arg("threads"));
+        py::arg("blocks"), py::arg("threads"), py::arg("warning"));
   m.def("start_heap", &start_heap, py::arg("limit"));
   m.def("heap_numbers", &heap_numbers);
   m.def("registered_empty",

@@ -24,6 +24,12 @@ bool DeviceSide::failed(Error& error) {
 
 bool DeviceSide::look() {
   Error error;
+  // Its questions must not end the captures of other threads.
+  static thread_local bool beside_captures = false;
+  if (!beside_captures && !(beside_captures = link_->runtime().look_beside_captures(error))) {
+    fail_all(error);
+    return busy();
+  }
   while (true) {
     DeviceFlightPtr oldest;
     {

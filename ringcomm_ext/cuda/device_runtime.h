@@ -97,6 +97,8 @@ class DeviceRuntime {
   virtual bool drain(StreamHandle stream, int64_t deadline_ns, Error& error) = 0;
   // Whether what is enqueued goes into a graph. A capture that failed already is an error.
   virtual bool capturing(StreamHandle stream, bool& out, Error& error) = 0;
+  // The calling thread may from here on ask events and streams while any stream is captured, which otherwise ends that capture. For threads that never capture.
+  virtual bool look_beside_captures(Error& error) = 0;
 
   // Work, enqueued. Copies and zeroes are for memory that the device reaches.
   virtual bool copy(char* to, const char* from, size_t bytes, StreamHandle stream, Error& error) = 0;

@@ -66,6 +66,7 @@ enum Attribute : int {  // CUdevice_attribute
 inline constexpr int kComputeModeExclusiveProcess = 3;  // CU_COMPUTEMODE_EXCLUSIVE_PROCESS: one process per device
 
 enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };  // CUstreamCaptureStatus
+enum CaptureMode : int { kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2 };  // CUstreamCaptureMode
 
 inline constexpr unsigned kStreamNonBlocking = 1;      // CU_STREAM_NON_BLOCKING: not ordered with the null stream
 inline constexpr unsigned kEventDisableTiming = 2;     // CU_EVENT_DISABLE_TIMING
@@ -118,6 +119,7 @@ inline constexpr unsigned kWriteDefault = 0;           // CU_STREAM_WRITE_VALUE_
   F(stream_query, cuStreamQuery, (Stream* stream))                                                                     \
   F(stream_wait_event, cuStreamWaitEvent, (Stream* stream, Event* event, unsigned flags))                              \
   F(stream_capturing, cuStreamIsCapturing, (Stream* stream, CaptureStatus* status))                                    \
+  F(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, (CaptureMode* mode))                                     \
   F(write_value, cuStreamWriteValue32_v2, (Stream* stream, DevicePtr address, uint32_t value, unsigned flags))         \
   F(wait_value, cuStreamWaitValue32_v2, (Stream* stream, DevicePtr address, uint32_t value, unsigned flags))           \
   F(event_create, cuEventCreate, (Event** event, unsigned flags))                                                      \

@@ -156,6 +156,11 @@ bool DriverRuntime::capturing(StreamHandle stream, bool& out, Error& error) {
   return true;
 }
 
+bool DriverRuntime::look_beside_captures(Error& error) {
+  cu::CaptureMode mode = cu::kCaptureRelaxed;
+  return good(t_.exchange_capture_mode(&mode), "cuThreadExchangeStreamCaptureMode", error);
+}
+
 // Work.
 
 bool DriverRuntime::copy(char* to, const char* from, size_t bytes, StreamHandle stream, Error& error) {

@@ -40,6 +40,7 @@ class DriverRuntime final : public DeviceRuntime {
   bool done(StreamHandle stream, bool& out, Error& error) override;
   bool drain(StreamHandle stream, int64_t deadline_ns, Error& error) override;
   bool capturing(StreamHandle stream, bool& out, Error& error) override;
+  bool look_beside_captures(Error& error) override;
 
   bool copy(char* to, const char* from, size_t bytes, StreamHandle stream, Error& error) override;
   bool zero(char* to, size_t bytes, StreamHandle stream, Error& error) override;

@@ -101,6 +101,8 @@ std::unique_ptr<DeviceLink> DeviceLink::make(Communicator& group, int ordinal, i
   if (group.spec().rank == 0)
     log(LogLevel::info, std::string("devices: ") + cuda::name(*choice.mode) + " mode, since " + choice.reason +
                             "; group " + group.spec().name);
+  const std::string warning = device_source().warning;
+  if (group.spec().rank == 0 && !warning.empty()) log(LogLevel::warn, "devices: " + warning);
   return link;
 }
 

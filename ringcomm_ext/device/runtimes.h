@@ -15,6 +15,7 @@ struct DeviceSource {
   std::string missing;                        // and this is why
   int blocks = 16;                            // of a kernel in spin mode; guessed
   unsigned threads = 512;                     // of a block; guessed
+  std::string warning;                        // for the log, at each group's set-up; empty: none
 };
 
 // Before the first runtime is opened; later calls change nothing of what is open.

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,19 @@ def test_what_is_not_there_is_named_on_every_rank(
     for lines in told:
         for line in lines:
             assert text in line and f"rank {only or 0} (host" in line, told
+
+
+def warned(rank: int, world: int) -> None:
+    device = device_ranks.start(rank, warning="look at this")
+    dist.init_process_group(device_ranks.BOTH)
+    dist.all_reduce(torch.ones(4, device=device))
+    dist.destroy_process_group()
+
+
+def test_the_source_can_warn(device_env: Env, tmp_path: Path) -> None:
+    log = {"RINGCOMM_DEBUG": "WARN", "RINGCOMM_DEBUG_FILE": str(tmp_path / "log-%r")}
+    run_ranks(warned, 2, env={**device_env, **log}, timeout=PATIENCE)
+    assert [file.name for file in tmp_path.iterdir() if "devices: look at this" in file.read_text()] == ["log-0"]
 
 
 def leaves(rank: int, world: int, how: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -282,3 +283,29 @@ def replayed(rank: int, world: int) -> list[str]:
 
 def test_captured_calls_are_replayed(device_env: Env) -> None:
     everywhere(replayed, device_env)
+
+
+def captured_beside(rank: int, world: int) -> list[str]:
+    """While rank 0 captures, a call of its own is under way, which the watch asks about."""
+    device = begun(rank)
+    wrong: list[str] = []
+    eager, tensor = torch.ones(N, device=device), torch.ones(N, device=device)
+    dist.barrier()
+    if rank == 1:
+        time.sleep(0.3)
+    work = dist.all_reduce(eager, async_op=True)
+    assert rank == 1 or not work.is_completed()
+    with torch.Stream(device):
+        device_ranks.native.capture(True)
+        dist.all_reduce(tensor)
+        time.sleep(0.1)
+        device_ranks.native.capture(False)
+        work.wait()
+        expect(wrong, "the call under way", eager, 2.0)
+        device_ranks.native.replay()
+        expect(wrong, "the replay", tensor, 2.0)
+    return finish(wrong)
+
+
+def test_capture_beside_a_call_under_way(device_env: Env) -> None:
+    everywhere(captured_beside, device_env)

@@ -89,6 +89,9 @@ SAME(kComputeModeExclusiveProcess, CU_COMPUTEMODE_EXCLUSIVE_PROCESS);
 SAME(kCaptureNone, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(kCaptureActive, CU_STREAM_CAPTURE_STATUS_ACTIVE);
 SAME(kCaptureInvalidated, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+SAME(kCaptureGlobal, CU_STREAM_CAPTURE_MODE_GLOBAL);
+SAME(kCaptureThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+SAME(kCaptureRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
 SAME(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
 SAME(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);
 SAME(kHostAllocPortable, CU_MEMHOSTALLOC_PORTABLE);
@@ -143,6 +146,7 @@ int main() {
   SAME_CALL(stream_query, cuStreamQuery);
   SAME_CALL(stream_wait_event, cuStreamWaitEvent);
   SAME_CALL(stream_capturing, cuStreamIsCapturing);
+  SAME_CALL(exchange_capture_mode, cuThreadExchangeStreamCaptureMode);
   SAME_CALL(write_value, cuStreamWriteValue32);
   SAME_CALL(wait_value, cuStreamWaitValue32);
   SAME_CALL(event_create, cuEventCreate);

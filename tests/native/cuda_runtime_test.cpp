@@ -1,4 +1,6 @@
 // DriverRuntime over the fake driver: what one process sees. cuda_processes_test.cpp has two, cuda_failure_test.cpp calls that fail.
+#include <thread>
+
 #include "check.h"
 #include "cuda/driver_runtime.h"
 #include "cuda_shared.h"
@@ -206,7 +208,13 @@ void capture() {
   CHECK(runtime->write_flag(words, 5, *stream, error));
   CHECK(!runtime->done(*stream, is, error));  // a capturing stream may not be asked
   CHECK_CONTAINS(std::string(error.text), "(900)");
+  const DeviceStream other = device_stream(*runtime, error);
+  CHECK(!runtime->done(*other, is, error));  // and beside it only by threads that have said so
+  CHECK_EQ(fake_cuda_misuse(), std::string("cuStreamQuery: beside a capture\n"));
+  fake_cuda_forget_misuse();
+  std::thread([&] { CHECK(runtime->look_beside_captures(error) && runtime->done(*other, is, error) && is); }).join();
   fake_cuda_capture(*stream, false);
+  CHECK(runtime->done(*other, is, error) && is);
   CHECK(runtime->drain(*stream, after_ms(30'000), error));
   CHECK_EQ(*reinterpret_cast<uint32_t*>(memory->host), 0u);
   for (int replay = 0; replay < 2; ++replay) {

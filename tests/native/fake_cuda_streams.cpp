@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "fake_gpu.h"
 
@@ -116,6 +117,13 @@ cu::Stream* real(cu::Stream* stream) {
   return stream;
 }
 
+// Streams of the process that are captured, all of them in the mode that torch takes by default; and what each thread is allowed beside that.
+std::atomic<int> captures{0};
+thread_local cu::CaptureMode beside = cu::kCaptureGlobal;
+
+// As the driver has it, but that the capture goes on.
+bool ends_a_capture() { return captures.load() > 0 && beside == cu::kCaptureGlobal; }
+
 bool idle(cu::Stream& stream) { return stream.has_done(stream.enqueued()); }
 
 #define STREAM(stream)                 \
@@ -149,6 +157,7 @@ FAKE_CUDA(cuStreamQuery, (cu::Stream * stream)) {
   ENTER("cuStreamQuery", context);
   STREAM(stream);
   if (on->capturing) return cu::kCaptureUnsupported;
+  if (ends_a_capture()) return gpu::misused("beside a capture", cu::kCaptureUnsupported);
   return idle(*on) ? cu::kSuccess : cu::kNotReady;
 }
 
@@ -156,6 +165,12 @@ FAKE_CUDA(cuStreamIsCapturing, (cu::Stream * stream, cu::CaptureStatus* status))
   ENTER("cuStreamIsCapturing", context);
   STREAM(stream);
   *status = on->capturing ? cu::kCaptureActive : cu::kCaptureNone;
+  return cu::kSuccess;
+}
+
+FAKE_CUDA(cuThreadExchangeStreamCaptureMode, (cu::CaptureMode * mode)) {
+  ENTER("cuThreadExchangeStreamCaptureMode", init);
+  *mode = std::exchange(beside, *mode);
   return cu::kSuccess;
 }
 
@@ -206,6 +221,7 @@ FAKE_CUDA(cuStreamWaitEvent, (cu::Stream * stream, cu::Event* event, unsigned)) 
 
 FAKE_CUDA(cuEventQuery, (cu::Event * event)) {
   ENTER("cuEventQuery", context);
+  if (ends_a_capture()) return gpu::misused("beside a capture", cu::kCaptureUnsupported);
   std::shared_ptr<std::atomic<bool>> mark;
   if (!latest(event, mark)) return cu::kInvalidHandle;
   return !mark || mark->load() ? cu::kSuccess : cu::kNotReady;
@@ -323,7 +339,7 @@ FAKE_CUDA(cuLaunchKernel,
 
 void fake_cuda_capture(cu::Stream* stream, bool on) {
   if (on) stream->captured.clear();
-  stream->capturing = on;
+  captures += static_cast<int>(on) - static_cast<int>(stream->capturing.exchange(on));
 }
 
 void fake_cuda_replay(cu::Stream* stream) {
