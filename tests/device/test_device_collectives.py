@@ -16,6 +16,8 @@ from collective_operations import OPERATIONS, ROOTED, Case, run_cases
 from ranks import RankPool, run_ranks
 
 Pools = Callable[..., RankPool]
+pytestmark = pytest.mark.ci
+
 Env = dict[str, "str | None"]
 HALVES = (torch.float16, torch.bfloat16)
 

@@ -16,6 +16,8 @@ import torch.distributed as dist
 import device_ranks
 from ranks import Dead, run_ranks
 
+pytestmark = pytest.mark.ci
+
 Env = dict[str, "str | None"]
 N = 4099
 PATIENCE = 60

@@ -6,11 +6,14 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
 import device_ranks
 from ranks import run_ranks
+
+pytestmark = pytest.mark.ci
 
 Env = dict[str, "str | None"]
 N = 4099

@@ -17,6 +17,8 @@ import device_ranks
 from collective_inputs import same_bits
 from ranks import run_ranks
 
+pytestmark = pytest.mark.ci
+
 Env = dict[str, "str | None"]
 STEPS = 3
 
