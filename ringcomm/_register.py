@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributed import Backend, ProcessGroup
 
 NAME = "ringcomm"
-DEVICES = ["cpu", "cuda"]  # a list: torch <= 2.13 takes a string apart into letters
+DEVICES = ["cpu"]  # a list: torch <= 2.13 takes a string apart into letters. "cuda" follows when that half has run on a GPU
 
 _warned = False
 

@@ -62,11 +62,18 @@ def create_backend(
     groups that are made at the same time a PrefixStore each). timeout: of calls and of the making; torch's default if
     None. name: how errors call the group, the same on all ranks. options: as `pg_options` of `init_process_group`.
     Blocks until all ranks have come. It ends with `shutdown()` or `abort()`, or when the last reference is gone.
-    Raises ValueError for a rank that is not in 0 to size - 1, and what `init_process_group` raises.
+    Raises ValueError for a size below 1, a rank that is not in 0 to size - 1 or a timeout that is not positive, and
+    what `init_process_group` raises.
     """
+    if size < 1:
+        raise ValueError(f"size is {size}; it must be at least 1")
     if not 0 <= rank < size:
         raise ValueError(f"rank is {rank}; allowed are 0 to {size - 1}")
-    return _join(config.load(options), store, None, name, rank, range(size), timeout or default_pg_timeout)
+    if timeout is None:
+        timeout = default_pg_timeout
+    if not isinstance(timeout, timedelta) or timeout <= timedelta(0):
+        raise ValueError(f"timeout is {timeout!r}; allowed are None and a timedelta above zero")
+    return _join(config.load(options), store, None, name, rank, range(size), timeout)
 
 
 def _as_group(backend: Any, store: Store) -> ProcessGroup:

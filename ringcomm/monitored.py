@@ -28,6 +28,8 @@ def monitored_barrier(
     if timeout is None:
         found.monitored_barrier(wait_all_ranks=wait_all_ranks)
         return
-    if timeout < timedelta(0):
-        raise ValueError(f"ringcomm.monitored_barrier: timeout is {timeout}; it must not be negative")
+    if not isinstance(timeout, timedelta) or timeout < timedelta(0):
+        raise ValueError(
+            f"ringcomm.monitored_barrier: timeout is {timeout!r}; allowed are None and a timedelta that is not negative"
+        )
     found.monitored_barrier(timeout, wait_all_ranks)

@@ -59,6 +59,7 @@ void Backend::waitForPendingWorks() {
 void Backend::setTimeout(std::chrono::milliseconds timeout) {
   TORCH_CHECK_VALUE(timeout.count() > 0, "ringcomm: set_timeout: ", timeout.count(), " ms; it must be positive");
   timeout_ms_ = timeout.count();
+  options_->timeout = timeout;  // torch hands a copy to the groups made from this one
 }
 
 }  // namespace ringcomm

@@ -181,7 +181,17 @@ def test_a_bare_backend_in_a_group_of_ones_own(rank_pool: Pools) -> None:
     assert rank_pool(2).run(into_a_group) == [[2.0] * 3] * 2
 
 
-@pytest.mark.parametrize(("rank", "size"), [(-1, 2), (2, 2), (0, 0)])
-def test_a_rank_outside_is_refused(rank: int, size: int) -> None:
-    with pytest.raises(ValueError, match=f"rank is {rank}; allowed are 0 to {size - 1}"):
-        ringcomm.create_backend(dist.HashStore(), rank, size, LIMIT)
+@pytest.mark.parametrize(
+    ("rank", "size", "limit", "text"),
+    [
+        (-1, 2, LIMIT, "rank is -1; allowed are 0 to 1"),
+        (2, 2, LIMIT, "rank is 2; allowed are 0 to 1"),
+        (0, 0, LIMIT, "size is 0; it must be at least 1"),
+        (0, 1, timedelta(0), r"timeout is datetime.timedelta\(0\); allowed are None and a timedelta above zero"),
+        (0, 1, timedelta(seconds=-1), "timeout is .*; allowed are"),
+        (0, 1, 5, "timeout is 5; allowed are"),
+    ],
+)
+def test_wrong_arguments_are_refused(rank: int, size: int, limit: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        ringcomm.create_backend(dist.HashStore(), rank, size, limit)

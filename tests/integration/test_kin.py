@@ -61,6 +61,29 @@ def test_split(rank_pool: Pools) -> None:
         assert results == ([one, True] if rank == 0 else [one]) * 3 + [4.0, True], results
 
 
+def split_after_set_timeout(rank: int, world: int) -> str:
+    dist.init_process_group("ringcomm", timeout=timedelta(seconds=100))
+    parent: Any = dist.group.WORLD
+    parent.set_timeout(timedelta(seconds=4))
+    child = parent.split_group([0, 1], group_name="a later split")
+    parent.set_timeout(timedelta(seconds=100))
+    text = ""
+    if rank == 0:
+        try:
+            total(child)
+        except RuntimeError as error:
+            text = str(error)
+    dist.barrier(parent)
+    child.shutdown()
+    dist.destroy_process_group()
+    return text
+
+
+def test_a_split_has_the_timeout_that_was_set() -> None:
+    text = run_ranks(split_after_set_timeout, 2)[0]
+    assert "Timed out after" in text and "rank 1 (host" in text, text
+
+
 def outside(rank: int, world: int) -> tuple[bool, str, bool, bool]:
     parent: Any = dist.group.WORLD
     backend = parent._get_backend(CPU)
