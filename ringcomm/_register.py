@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from torch.distributed import Backend, ProcessGroup
 
 NAME = "ringcomm"
-DEVICES = ["cpu"]  # a list: torch <= 2.13 takes a string apart into letters. "cuda" follows when that half has run on a GPU
+# A list: torch <= 2.13 takes a string apart into letters. "cuda" follows when that half has run on a GPU; until then it is
+# to be asked for, by cuda:ringcomm.
+DEVICES = ["cpu"]
 
 _warned = False
 
