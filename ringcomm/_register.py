@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch.distributed import Backend, ProcessGroup
 
 NAME = "ringcomm"
-# A list: torch <= 2.13 takes a string apart into letters. "cuda" follows when that half has run on a GPU; until then it is
-# to be asked for, by cuda:ringcomm.
+# A list: torch <= 2.13 takes a string apart into letters. "cuda" follows when that half has run on a GPU; until then
+# cuda:ringcomm asks for it.
 DEVICES = ["cpu"]
 
 _warned = False
