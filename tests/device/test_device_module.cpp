@@ -73,6 +73,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("misuse", &fake::fake_cuda_misuse);
   m.def("calls", &fake::fake_cuda_calls);
   m.def("live", &live);
-  m.def("capture", [](bool on) { fake::fake_cuda_capture(handle(current_stream(current_device())), on); });
+  m.def("capture",
+        [](bool on) { fake::fake_cuda_capture(handle(current_stream(current_device())), on, cu::kCaptureGlobal); });
   m.def("replay", [] { fake::fake_cuda_replay(handle(current_stream(current_device()))); });
 }

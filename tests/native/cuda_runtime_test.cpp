@@ -203,7 +203,7 @@ void capture() {
   auto* const words = reinterpret_cast<uint32_t*>(memory->device);
   bool is = true;
   CHECK(runtime->capturing(*stream, is, error) && !is);
-  fake_cuda_capture(*stream, true);
+  fake_cuda_capture(*stream, true, cu::kCaptureGlobal);
   CHECK(runtime->capturing(*stream, is, error) && is);
   CHECK(runtime->write_flag(words, 5, *stream, error));
   CHECK(!runtime->done(*stream, is, error));  // a capturing stream may not be asked
@@ -213,7 +213,7 @@ void capture() {
   CHECK_EQ(fake_cuda_misuse(), std::string("cuStreamQuery: beside a capture\n"));
   fake_cuda_forget_misuse();
   std::thread([&] { CHECK(runtime->look_beside_captures(error) && runtime->done(*other, is, error) && is); }).join();
-  fake_cuda_capture(*stream, false);
+  fake_cuda_capture(*stream, false, cu::kCaptureGlobal);
   CHECK(runtime->done(*other, is, error) && is);
   CHECK(runtime->drain(*stream, after_ms(30'000), error));
   CHECK_EQ(*reinterpret_cast<uint32_t*>(memory->host), 0u);

@@ -7,7 +7,7 @@
 // It is strict where the driver is undefined or lenient. A misuse is answered with an error and noted, and every test ends by asking for the notes:
 //   calls before cuInit, without the context, in a forked child; addresses that are no device's (the host's own address of mapped memory too); memory used after its
 //   free; memory freed while other processes have it open, or while a stream waits for ever; an own IPC handle opened; a handle of an address that is no base; a stream
-//   destroyed with work to do; events and streams asked beside a capture by a thread that has not said it may.
+//   destroyed with work to do; events and streams asked beside a global capture by a thread that has not said it may.
 // Where the environment has FAKE_CUDA_ABORT the first misuse ends the process: for programs that cannot ask.
 // What it cannot show is in docs/cuda.md.
 #pragma once
@@ -62,8 +62,8 @@ struct FakeLive {
 };
 FakeLive fake_cuda_live();
 
-// Work enqueued to the stream is kept and not done while it captures; each replay enqueues all that was kept.
-void fake_cuda_capture(cu::Stream* stream, bool on);
+// Work enqueued to the stream is kept and not done while it captures; each replay enqueues all that was kept. The same mode, global (what torch takes by default) or relaxed, on and off.
+void fake_cuda_capture(cu::Stream* stream, bool on, cu::CaptureMode mode = cu::kCaptureRelaxed);
 void fake_cuda_replay(cu::Stream* stream);
 
 }  // namespace ringcomm::test

@@ -117,7 +117,7 @@ cu::Stream* real(cu::Stream* stream) {
   return stream;
 }
 
-// Streams of the process that are captured, all of them in the mode that torch takes by default; and what each thread is allowed beside that.
+// Streams of the process that are captured in the mode that forbids things to all threads; and what each thread has said.
 std::atomic<int> captures{0};
 thread_local cu::CaptureMode beside = cu::kCaptureGlobal;
 
@@ -337,9 +337,10 @@ FAKE_CUDA(cuLaunchKernel,
   return cu::kSuccess;
 }
 
-void fake_cuda_capture(cu::Stream* stream, bool on) {
+void fake_cuda_capture(cu::Stream* stream, bool on, cu::CaptureMode mode) {
   if (on) stream->captured.clear();
-  captures += static_cast<int>(on) - static_cast<int>(stream->capturing.exchange(on));
+  const bool before = stream->capturing.exchange(on);
+  if (mode == cu::kCaptureGlobal) captures += static_cast<int>(on) - static_cast<int>(before);
 }
 
 void fake_cuda_replay(cu::Stream* stream) {
