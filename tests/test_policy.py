@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from ringcomm.explain import explain
 from ringcomm.schedules.shapes import evenly
 
 KIB = 1024
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def rules(collective: str, *lines: Any, ranks: int, nodes: int = 1, **sections: Any) -> list[policy.Rule]:
@@ -119,6 +122,18 @@ def test_a_slot_is_not_filled_beyond_its_capacity() -> None:
 def test_the_shipped_rules_give_way_to_a_smaller_capacity() -> None:
     loaded = config.load(None, {"RINGCOMM_SLOT": "16KiB"})
     assert {r.slot for r in policy.table(loaded, 2)} == {16 * KIB}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+def test_a_page_shows_rules_for_groups_of_any_size(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    policies = [block for block in blocks if "policy:" in block]
+    assert policies
+    for number, block in enumerate(policies):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(block)
+        for ranks in (1, 2, 4, 8, 64):
+            assert policy.table(config.load(str(file), {}), ranks)
 
 
 def test_explain_names_the_rule_that_wins_and_why_the_others_do_not() -> None:
