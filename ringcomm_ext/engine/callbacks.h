@@ -1,8 +1,9 @@
 // The threads that complete torch Futures and run hooks. A callback may issue and wait collectives and may wait on other Futures, so it never runs
-// on an engine thread and never with a lock or a lane held; when all threads are inside callbacks another is started, up to a cap.
+// on an engine thread and never with a lock or a lane held; when all threads are inside callbacks that do not return another is started, up to a cap.
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -22,12 +23,16 @@ class Callbacks {
 
  private:
   void work();
+  void need_one();
+  void watch(std::unique_lock<std::mutex>& hold);
 
   std::mutex mutex_;
-  std::condition_variable wake_, idle_;
+  std::condition_variable wake_, halt_, idle_;
   std::deque<std::function<void()>> queue_;
   std::vector<unsigned long> busy_;
+  uint64_t returned_ = 0;
   int threads_ = 0, free_ = 0;
+  bool watched_ = false;  // by a thread that has just been started
   bool stopping_ = false, warned_ = false;
 };
 

@@ -33,6 +33,20 @@ def all_reduce(op: Any, tensor: torch.Tensor) -> None:
     dist.all_reduce(tensor, op)
 
 
+def freed(shape: tuple[int, ...] = (3, 4)) -> torch.Tensor:
+    """As FSDP leaves a parameter whose memory it has given back."""
+    tensor = torch.ones(shape)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def shortened() -> torch.Tensor:
+    """Strided, with the last element's last byte beyond the storage."""
+    tensor = torch.ones(3, 4)[:, 1]
+    tensor.untyped_storage().resize_(4 * (1 + 2 * 4 + 1) - 1)
+    return tensor
+
+
 OP = dist.ReduceOp
 # name: (the mistake, words that the error must have)
 MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
@@ -53,6 +67,13 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: backend().broadcast([torch.eye(2).to_sparse()], options("BroadcastOptions")),
         ("broadcast", "Sparse", "strided"),
     ),
+    "freed memory": (lambda: dist.all_reduce(freed()), ("all_reduce", "tensor of sizes [3, 4]", "48 bytes", "has 0")),
+    "freed output": (
+        lambda: dist.all_gather_into_tensor(freed((6,)), torch.ones(2)),
+        ("all_gather_into_tensor", "output", "given back"),
+    ),
+    "freed message": (lambda: dist.send(freed(), (dist.get_rank() + 1) % 3), ("send", "given back")),
+    "short storage": (lambda: dist.broadcast(shortened(), 0), ("broadcast", "40 bytes", "has 39")),
     "meta device": (
         lambda: backend().broadcast([torch.empty(2, device="meta")], options("BroadcastOptions")),
         ("broadcast", "meta", "CPU"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,6 +85,22 @@ def test_more_callbacks_than_threads_that_wait_for_each_other() -> None:
     # The first 64 wait in vain for the 70th until they give up; then its turn comes.
     assert code == 0 and out == "False\nTrue\n"
     assert err.count("all 64 callback threads are inside callbacks") == 1
+
+
+def dropped(rank: int, world: int) -> int:
+    start()
+    for i in range(2000):
+        dist.all_reduce(torch.ones(1000), async_op=True)
+        if i % 2:
+            dist.all_gather([torch.ones(50) for _ in range(world)], torch.ones(50), async_op=True).get_future()
+    dist.barrier()
+    names = [task.joinpath("comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
+    return names.count("rc-callback")
+
+
+def test_short_callbacks_do_not_take_all_threads() -> None:
+    """What nobody waits for ends on a callback thread; a burst of it is not taken for callbacks that wait."""
+    assert all(0 < threads < 20 for threads in run_ranks(dropped, 2))
 
 
 def blocked_callbacks(rank: int, world: int) -> float:
