@@ -33,12 +33,14 @@ def create(options: Any, backend_options: Any) -> Backend | ProcessGroup:
 
     options: torch's `_DistributedBackendOptions` (store, group_rank, group_size, timeout, group_id).
     backend_options: the user's `pg_options` (see `ringcomm.config.load`) or None.
-    Blocks until every rank of the group has come. Raises ConfigError, BootstrapError, AgreementError, ImportError, or
-    RuntimeError naming the rank that cannot be reached.
+    Blocks until every rank of the group has come. Raises ValueError for a timeout that is not positive,
+    ConfigError, BootstrapError, AgreementError, ImportError, or RuntimeError naming the rank that cannot be reached.
 
     Without a group_id the caller is not `init_process_group` but code that makes a group of its own beside the named
     ones, as torch's RPC does. It gets a ProcessGroup: object collectives take nothing else.
     """
+    if options.timeout <= timedelta(0):
+        raise ValueError(f"timeout of group {options.group_id!r} is {options.timeout}; it must be above zero")
     settings = config.load(_own(backend_options))
     numbers = list(options.global_ranks_in_group)  # torch leaves it empty for the default group
     made = _join(

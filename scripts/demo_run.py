@@ -23,6 +23,7 @@ from demo_report import JOBS, Run, report
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "demo"
+BACKENDS = ("gloo", "ringcomm")
 LIMIT = 600.0  # seconds for one run; it takes well under 60 on two cores
 PROGRESS = "  step "  # what a job prints for people; everything else only goes to its log
 
@@ -41,9 +42,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rate", help="what each of these hosts may send, such as 1gbit; no limit if not given")
     args = parser.parse_args()
-    unknown = [job for job in args.jobs.split(",") if job not in JOBS]
-    if unknown:
-        parser.error(f"--jobs: there is no {unknown[0]!r}; there are {', '.join(JOBS)}")
+    for name, given, known in (("--jobs", args.jobs, tuple(JOBS)), ("--backends", args.backends, BACKENDS)):
+        unknown = [word for word in given.split(",") if word not in known]
+        if unknown:
+            parser.error(f"{name}: there is no {unknown[0]!r}; there are {', '.join(known)}")
     try:
         args.ranks = [int(ranks) for ranks in args.ranks.split(",")]
     except ValueError:

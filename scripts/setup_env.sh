@@ -17,9 +17,9 @@ fail() {
 check_python() {
   [ "$(uname -s)" = Linux ] || fail "ringcomm works on Linux only (it needs memfd, futex and epoll); this is $(uname -s)."
   PYTHON="${PYTHON:-python3}"
-  command -v "$PYTHON" >/dev/null || fail "There is no $PYTHON here. Install Python 3.10 or newer (Debian, Ubuntu: apt-get install python3 python3-venv python3-dev), or name one: PYTHON=/path/to/python3 $0"
-  "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
-    fail "$PYTHON is $("$PYTHON" --version 2>&1), and ringcomm needs Python 3.10 or newer. Name another: PYTHON=/path/to/python3 $0"
+  command -v "$PYTHON" >/dev/null || fail "There is no $PYTHON here. Install Python 3.10 to 3.13 (Debian, Ubuntu: apt-get install python3 python3-venv python3-dev), or name one: PYTHON=/path/to/python3 $0"
+  "$PYTHON" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' ||
+    fail "$PYTHON is $("$PYTHON" --version 2>&1), and the pinned packages are there for Python 3.10 to 3.13. Name another: PYTHON=/path/to/python3 $0"
   "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$PYTHON cannot make virtual environments: its venv module is missing (Debian, Ubuntu: apt-get install python3-venv)."
 }

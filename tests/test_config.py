@@ -189,7 +189,7 @@ def test_no_file_in_a_default_place_is_read(tmp_path: Path, monkeypatch: pytest.
 
 def test_single_keys_from_the_environment_stand_over_the_file_and_are_logged(tmp_path: Path) -> None:
     path = written(tmp_path, "progress:\n  spin: 10us\n")
-    loaded = config.load(path, {"RINGCOMM_SPIN": "20us", "RINGCOMM_DEBUG": "INFO", "RINGCOMM_WORKERS": "3"})
+    loaded = config.load(path, {"RINGCOMM_SPIN": "20us", "RINGCOMM_DEBUG": "info", "RINGCOMM_WORKERS": "3"})
     assert (loaded.progress.spin, loaded.debug.level, loaded.progress.workers) == (20_000, "INFO", 3)
     line = next(x for x in loaded.log_lines() if "progress.spin" in x)
     assert "RINGCOMM_SPIN" in line and "over 10us" in line and "mine.yaml:2" in line

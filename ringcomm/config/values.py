@@ -141,7 +141,7 @@ class Duration:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few words."""
+    """One of a few words, which differ in more than their case: that of what is given does not count."""
 
     words: tuple[str, ...]
 
@@ -150,9 +150,10 @@ class Choice:
         return " or ".join(self.words) if len(self.words) < 3 else "one of " + ", ".join(self.words)
 
     def parse(self, raw: object) -> str:
-        if raw not in self.words:
-            raise ValueError
-        return str(raw)
+        for word in self.words:
+            if word.lower() == str(raw).lower():
+                return word
+        raise ValueError
 
     def show(self, value: object) -> str:
         return str(value)

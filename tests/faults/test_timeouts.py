@@ -146,3 +146,22 @@ def never(rank: int, world: int) -> float:
 
 def test_a_timeout_that_is_practically_never() -> None:
     assert run_ranks(never, 2) == [2.0, 2.0]
+
+
+def no_time(rank: int, world: int) -> list[str]:
+    start()
+    told = []
+    for seconds in (0, -1):
+        try:
+            dist.new_group(timeout=timedelta(seconds=seconds))
+        except ValueError as error:
+            told.append(str(error))
+    total = torch.ones(2)
+    dist.all_reduce(total)
+    return [*told, str(total[0].item())]
+
+
+def test_a_group_without_time_is_refused() -> None:
+    for first, second, total in run_ranks(no_time, 2):
+        assert first.endswith("is 0:00:00; it must be above zero") and "must be above zero" in second, (first, second)
+        assert total == "2.0"

@@ -160,16 +160,20 @@ def test_device_mesh(rank_pool: Pools) -> None:
     assert rank_pool(4).run(device_mesh) == [[2.0, 1.0], [4.0, 1.0], [2.0, 5.0], [4.0, 5.0]]
 
 
-def cpu_next_to_nccl(rank: int, world: int) -> tuple[str, float]:
+def device_map(rank: int, world: int, cuda: str) -> tuple[str, float]:
     """What a GPU job asks for; without a GPU the CPU side is there all the same."""
-    init("cpu:ringcomm,cuda:ringcomm")
+    if cuda == "fake":
+        import torch.testing._internal.distributed.fake_pg  # noqa: F401 - makes the backend known
+    init(f"cpu:ringcomm,cuda:{cuda}")
     result = dist.get_backend(), total()
     dist.destroy_process_group()
     return result
 
 
-def test_a_device_map(rank_pool: Pools) -> None:
-    assert rank_pool(2).run(cpu_next_to_nccl) == [("cpu:ringcomm,cuda:ringcomm", 2.0)] * 2
+@pytest.mark.parametrize("cuda", ["ringcomm", "fake"])
+def test_a_device_map(rank_pool: Pools, cuda: str) -> None:
+    """fake: another backend for the GPUs, as NCCL would be, which a CPU build of torch does not have."""
+    assert rank_pool(2).run(device_map, cuda) == [(f"cpu:ringcomm,cuda:{cuda}", 2.0)] * 2
 
 
 def subsets(rank: int, world: int) -> list[str]:
