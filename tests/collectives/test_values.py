@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from collective_checks import RANKS, Pools, check
 from collective_inputs import INTEGERS, MOVED_ONLY, REDUCIBLE, SIZES, ops_of
@@ -76,3 +77,20 @@ def test_zero_dim_and_empty_shapes(rank_pool: Pools, world: int) -> None:
             if shape or operation != "all_to_all_split"  # splits are rows: there must be a dim 0
         ],
     )
+
+
+def by_a_tensor(rank: int, world: int) -> list[str]:
+    wrong = []
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for factor in (torch.tensor(0.5), torch.tensor([0.25, 0.5, 1.0, 2.0, -4.0])):
+            tensor = torch.full((5,), float(rank + 1), dtype=dtype)
+            dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor))
+            wanted = (factor * (world * (world + 1) / 2)).expand(5).to(dtype)  # all of them exact
+            if not torch.equal(tensor, wanted):
+                wrong.append(f"{dtype}, factor {factor.tolist()}: {tensor.tolist()}, not {wanted.tolist()}")
+    return wrong
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_factors_in_a_tensor(rank_pool: Pools, world: int) -> None:
+    assert rank_pool(world, backend="ringcomm").run(by_a_tensor) == [[]] * world
