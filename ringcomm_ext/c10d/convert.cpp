@@ -31,9 +31,9 @@ void check_tensor(const at::Tensor& tensor, const char* what, const char* argume
   // untyped_storage().resize_(0) is how FSDP1 gives memory back: torch's own operations look, what works with addresses would not.
   const size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.dtype().itemsize(),
                                                          static_cast<size_t>(tensor.storage_offset()));
-  TORCH_CHECK_VALUE(tensor.storage().nbytes() >= needed, "ringcomm: ", what, ": ", argument, " of sizes ",
-                    tensor.sizes(), " needs a storage of ", needed, " bytes, but its storage has ",
-                    tensor.storage().nbytes(), ": its memory was given back");
+  TORCH_CHECK_VALUE(tensor.storage().nbytes() >= needed, "ringcomm: ", what, ": ", argument, " has sizes ",
+                    tensor.sizes(), ", which needs ", needed, " bytes, but its storage has ", tensor.storage().nbytes(),
+                    ": its memory was given back");
 }
 
 void check_same_type(const at::Tensor& tensor, const at::Tensor& reference, const char* what, const char* argument) {

@@ -67,7 +67,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: backend().broadcast([torch.eye(2).to_sparse()], options("BroadcastOptions")),
         ("broadcast", "Sparse", "strided"),
     ),
-    "freed memory": (lambda: dist.all_reduce(freed()), ("all_reduce", "tensor of sizes [3, 4]", "48 bytes", "has 0")),
+    "freed memory": (lambda: dist.all_reduce(freed()), ("all_reduce", "sizes [3, 4]", "48 bytes", "has 0:")),
     "freed output": (
         lambda: dist.all_gather_into_tensor(freed((6,)), torch.ones(2)),
         ("all_gather_into_tensor", "output", "given back"),
