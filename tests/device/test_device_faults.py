@@ -56,10 +56,11 @@ def with_missing(rank: int, world: int, own_device: bool, missing: str) -> list[
         backend._set_default_timeout(timedelta(seconds=3))
     tensor = torch.ones(100 * N if missing == "differs much" else N, device=device)
     if rank == 1:
+        if missing in ("dies", "aborts"):
+            time.sleep(0.5)  # not before rank 0 has its call under way
         if missing == "dies":
             os._exit(7)
         if missing == "aborts":
-            time.sleep(0.5)  # not before rank 0 has its call under way
             backend.abort()
         if missing.startswith("differs"):
             other = dist.all_reduce(torch.ones(N + 1, device=device), async_op=True)
@@ -183,6 +184,7 @@ def test_what_was_ended_is_no_success(device_env: Env) -> None:
 def one_of_three(rank: int, world: int, own_device: bool) -> list[str]:
     device = begun(rank, own_device)
     if rank == 2:
+        time.sleep(0.5)  # not before the others have their calls under way
         os._exit(7)
     works = [dist.all_reduce(torch.ones(N, device=device), async_op=True) for _ in range(3)]
     until = time.monotonic() + PATIENCE
@@ -246,7 +248,7 @@ def half_way(rank: int, world: int) -> list[str]:
     device = begun(rank, False)
     tensor = torch.ones(N, device=device)
     torch.accelerator.synchronize()
-    dist.barrier()
+    error_of(dist.barrier)  # rank 0 may fail while the other is still on the way out of it
     if rank == 0:
         device_ranks.native.fail("cuStreamWriteValue32_v2", 2)
         told = [error_of(lambda: dist.all_reduce(tensor, async_op=True))]
