@@ -65,7 +65,7 @@ enum Attribute : int {  // CUdevice_attribute
 };
 inline constexpr int kComputeModeExclusiveProcess = 3;  // CU_COMPUTEMODE_EXCLUSIVE_PROCESS: one process per device
 
-enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };  // CUstreamCaptureStatus
+enum CaptureStatus : int { kCaptureNone = 0, kCaptureActive = 1, kCaptureInvalidated = 2 };   // CUstreamCaptureStatus
 enum CaptureMode : int { kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2 };  // CUstreamCaptureMode
 
 inline constexpr unsigned kStreamNonBlocking = 1;      // CU_STREAM_NON_BLOCKING: not ordered with the null stream
