@@ -34,7 +34,10 @@ Backend::~Backend() {
     return;
   }
   // Reached with Python's lock held, so nothing here waits: an orderly end is shutdown()'s.
-  if (!left_.exchange(true)) group_->leave(0, false);
+  if (!left_.exchange(true)) {
+    if (devices_leave_later()) return;
+    group_->leave(0, false);
+  }
   if (Engine* engine = process_engine()) engine->remove(group_.get());
 }
 
@@ -48,16 +51,18 @@ Communicator& Backend::group() const {
 }
 
 void Backend::abort() {
-  if (!forked() && !left_.load()) group_->abort("abort() was called");
+  if (!forked() && !gone_.load()) group_->abort("abort() was called");
 }
 
 void Backend::shutdown() {
   if (forked() || left_.exchange(true)) return;
-  if (const auto devices = side()) devices->close(now_ns() + kLeaveNs);
+  const std::exception_ptr interrupted = close_devices();  // abort() may end what that waits for
+  gone_.store(true);
   group_->leave(now_ns() + kLeaveNs, true);
   if (Engine* engine = process_engine()) engine->remove(group_.get());
   if (hooked_.load()) hook_->close();
   found_ = nullptr;
+  if (interrupted) std::rethrow_exception(interrupted);
 }
 
 c10d::ErrorType Backend::getError() {

@@ -8,7 +8,6 @@
 
 #include "c10d/coalescing.h"
 #include "c10d/describe.h"
-#include "c10d/device_side.h"
 #include "c10d/launch.h"
 #include "c10d/work.h"
 #include "engine/group_seed.h"
@@ -16,6 +15,7 @@
 namespace ringcomm {
 
 class Backend;
+class DeviceSide;
 
 // A type of our own, so that Python may copy it (dist.split_group does).
 struct BackendOptions final : c10d::Backend::Options {
@@ -124,6 +124,8 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> issue_on_device(Launch&& launch, c10::Device device);
   std::shared_ptr<DeviceSide> side_of(c10::Device device);
   std::shared_ptr<DeviceSide> side() const;
+  bool devices_leave_later();
+  std::exception_ptr close_devices();
   c10::intrusive_ptr<c10d::Work> message(std::vector<at::Tensor>& tensors, int peer, int tag, bool sends);
   void check_root(int64_t root, const char* what) const;
 
@@ -146,7 +148,7 @@ class Backend final : public c10d::Backend {
   std::shared_ptr<CompletionHook> hook_;  // set once, before hooked_
   std::atomic<bool> hooked_{false};
   std::atomic<int64_t> timeout_ms_;
-  std::atomic<bool> left_{false};
+  std::atomic<bool> left_{false}, gone_{false};  // no more calls; and nothing under way either
   std::once_flag introduced_;
   ProfiledGroup profiled_;
   char barrier_byte_[8] = {};

@@ -1,5 +1,7 @@
 #include "c10d/coalescing.h"
 
+#include <c10/core/StreamGuard.h>
+
 #include <algorithm>
 
 namespace ringcomm {
@@ -99,28 +101,46 @@ void CoalescedWork::abort() {
   if (!block_.works.empty()) block_.works.front()->abort();
 }
 
-// Once, when the last of them has ended: on a callback thread, or right here.
-void CoalescedWork::after_all(std::function<void()> then) {
+void CoalescedWork::synchronize() {
+  for (const CallWorkPtr& w : block_.works)
+    if (w->stream()) w->synchronize();
+}
+
+// Once, when the last of these futures is complete: on a callback thread, or right here.
+void CoalescedWork::after_all(Get future, std::function<void()> then) {
   const auto left = std::make_shared<std::atomic<size_t>>(block_.works.size());
   if (block_.works.empty()) return then();
   for (const CallWorkPtr& w : block_.works)
-    w->getFuture()->addCallback([left, then](c10::ivalue::Future&) {
+    (*w.*future)()->addCallback([left, then](c10::ivalue::Future&) {
       if (left->fetch_sub(1) == 1) then();
     });
+}
+
+std::vector<c10::Device> CoalescedWork::devices() const {
+  for (const CallWorkPtr& w : block_.works)
+    if (const std::optional<c10::Stream> stream = w->stream()) return {stream->device()};  // a group has one
+  return {};
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFuture() {
   {
     const std::lock_guard<std::mutex> hold(futures_mutex_);
     if (future_) return future_;
-    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices());
   }
   const auto self = c10::intrusive_ptr<CoalescedWork>::unsafe_reclaim_from_nonowning(this);
-  after_all([self, future = future_] {
-    if (const std::exception_ptr e = self->exception())
-      future->setError(e);
-    else
-      future->markCompleted(c10::IValue(std::vector<at::Tensor>{}));
+  after_all(&c10d::Work::getFuture, [self, future = future_] {
+    if (const std::exception_ptr e = self->exception()) return future->setError(e);
+    // Calls on a device are under way still: the future stands for what is enqueued behind them.
+    std::vector<at::Tensor> outputs;
+    c10::OptionalStreamGuard on;
+    for (const CallWorkPtr& w : self->block_.works) {
+      const std::optional<c10::Stream> stream = w->stream();
+      if (!stream) continue;
+      on.reset_stream(*stream);
+      for (at::Tensor& t : w->result()) outputs.push_back(t);
+    }
+    future->markCompleted(c10::IValue(outputs));
   });
   return future_;
 }
@@ -132,7 +152,7 @@ c10::intrusive_ptr<c10::ivalue::Future> CoalescedWork::getFutureResult() {
     future_result_ = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   }
   const auto self = c10::intrusive_ptr<CoalescedWork>::unsafe_reclaim_from_nonowning(this);
-  after_all([self, future = future_result_] {
+  after_all(&c10d::Work::getFutureResult, [self, future = future_result_] {
     c10d::WorkResult result = c10d::WorkResult::SUCCESS;
     for (const CallWorkPtr& w : self->block_.works)
       if (result == c10d::WorkResult::SUCCESS) result = w->outcome();

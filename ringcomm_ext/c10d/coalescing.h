@@ -39,10 +39,11 @@ class CoalescedWork final : public c10d::Work {
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override { return {}; }
-  void synchronize() override {}
+  void synchronize() override;
+  void blockCurrentStream() override { synchronize(); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
-  // Its value is an empty list.
+  // Its value is a list of the outputs that are on devices.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   float getDuration() const override;
@@ -50,7 +51,9 @@ class CoalescedWork final : public c10d::Work {
 
  private:
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
-  void after_all(std::function<void()> then);
+  using Get = FuturePtr (c10d::Work::*)();
+  std::vector<c10::Device> devices() const;
+  void after_all(Get future, std::function<void()> then);
 
   Block block_;
   std::mutex futures_mutex_;

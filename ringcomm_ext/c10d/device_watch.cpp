@@ -1,6 +1,7 @@
 #include "c10d/device_watch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 #include "engine/threads.h"
@@ -13,19 +14,28 @@ constexpr std::chrono::seconds kStopPatience{1};
 
 }  // namespace
 
+// Leaked: its thread must not meet static destructors. What a child inherits may be locked, by a thread that it has not.
 DeviceWatch& DeviceWatch::process() {
-  static DeviceWatch& watch = *new DeviceWatch;  // leaked: its thread must not meet static destructors
-  return watch;
+  static std::atomic<DeviceWatch*> watch{nullptr};
+  DeviceWatch* there = watch.load();
+  if (there != nullptr && there->pid_ == getpid()) return *there;
+  auto* const fresh = new DeviceWatch;
+  if (watch.compare_exchange_strong(there, fresh)) return *fresh;
+  delete fresh;  // another thread came first
+  return *there;
+}
+
+void DeviceWatch::start() {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  if (runs_ || stopping_) return;
+  start_thread("ringcomm-device", [this] { run(); }).detach();
+  runs_ = true;
 }
 
 void DeviceWatch::add(std::shared_ptr<Watched> side) {
   const std::lock_guard<std::mutex> hold(mutex_);
   if (stopping_ || std::find(sides_.begin(), sides_.end(), side) != sides_.end()) return;
   sides_.push_back(std::move(side));
-  if (!runs_) {
-    runs_ = true;
-    start_thread("ringcomm-device", [this] { run(); }).detach();
-  }
   changed_.notify_all();
 }
 

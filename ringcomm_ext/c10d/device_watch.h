@@ -4,6 +4,8 @@
 // While nothing is under way it sleeps. It takes Python's lock only by dropping tensors and by callbacks, and holds none of its own then.
 #pragma once
 
+#include <unistd.h>
+
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -23,8 +25,11 @@ class Watched {
 
 class DeviceWatch {
  public:
+  // Of this process: a forked child has its own.
   static DeviceWatch& process();
-  // Something is under way there. Any thread; adding twice is once.
+  // Its thread runs from here on. Throws where none can be had.
+  void start();
+  // Something is under way there; after start(). Any thread; adding twice is once.
   void add(std::shared_ptr<Watched> side);
   // Interpreter exit: nothing is looked at or dropped afterwards. Returns when no look is under way, or after a second.
   void stop();
@@ -33,6 +38,7 @@ class DeviceWatch {
   DeviceWatch() = default;
   void run();
 
+  const int pid_ = static_cast<int>(getpid());
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Watched>> sides_;

@@ -35,12 +35,19 @@ void DeviceWork::begin(std::vector<DeviceFlightPtr> flights, std::shared_ptr<Com
   });
 }
 
-// Calls of a group end in their order, so the last one stands for all.
-bool DeviceWork::isCompleted() { return last().done(); }
+// Calls of a group end in their order, so only when the last one is over the others are asked, too: each may have been spoiled by itself.
+bool DeviceWork::all_over() const {
+  if (!side_->over(last())) return false;
+  for (const DeviceFlightPtr& f : flights_) (void)side_->over(*f);
+  return true;
+}
 
-bool DeviceWork::isSuccess() const { return last().done() && !exception(); }
+bool DeviceWork::isCompleted() { return all_over(); }
+
+bool DeviceWork::isSuccess() const { return all_over() && !exception(); }
 
 std::exception_ptr DeviceWork::exception() const {
+  (void)all_over();
   for (const DeviceFlightPtr& f : flights_)
     if (const std::exception_ptr failure = f->failure()) return failure;
   return nullptr;
@@ -59,7 +66,7 @@ void DeviceWork::synchronize() {
 void DeviceWork::wait_here(int64_t until_ns) {
   std::exception_ptr raised;
   int64_t nap_ns = kFirstNapNs, asked = now_ns();
-  while (!last().done()) {
+  while (!all_over()) {
     const int64_t now = now_ns();
     TORCH_CHECK_WITH(DistBackendError, now < until_ns, "ringcomm: Timed out after ",
                      (now - last().started_ns) / 1000000, " ms in Work.wait(timeout) for ",
@@ -127,9 +134,9 @@ c10d::WorkResult DeviceWork::outcome() const {
 
 void DeviceWork::span(int64_t& first_ns, int64_t& last_ns) const {
   for (const DeviceFlightPtr& f : flights_) {
-    TORCH_CHECK(f->done(), "ringcomm: getDuration() of a call that has not completed");
+    TORCH_CHECK(side_->over(*f), "ringcomm: getDuration() of a call that has not completed");
     first_ns = std::min(first_ns, f->started_ns);
-    last_ns = std::max(last_ns, f->over() ? f->ended_ns() : now_ns());
+    last_ns = std::max(last_ns, f->ended_ns());
   }
 }
 

@@ -3,7 +3,7 @@
 // Threads: any.
 #pragma once
 
-#include "c10d/device_flight.h"
+#include "c10d/device_side.h"
 #include "c10d/work.h"
 
 namespace ringcomm {
@@ -11,8 +11,11 @@ namespace ringcomm {
 class DeviceWork final : public CallWork {
  public:
   DeviceWork(int rank, c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
-             CommunicatorPtr group, std::vector<at::Tensor> outputs)
-      : CallWork(rank, type, title, inputs), group_(std::move(group)), outputs_(std::move(outputs)) {}
+             CommunicatorPtr group, std::shared_ptr<DeviceSide> side, std::vector<at::Tensor> outputs)
+      : CallWork(rank, type, title, inputs),
+        group_(std::move(group)),
+        side_(std::move(side)),
+        outputs_(std::move(outputs)) {}
   // Its calls, at least one, in order.
   void begin(std::vector<DeviceFlightPtr> flights, std::shared_ptr<CompletionHook> hook);
 
@@ -21,6 +24,7 @@ class DeviceWork final : public CallWork {
   std::exception_ptr exception() const override;
   std::vector<at::Tensor> result() override { return outputs_; }
   void synchronize() override;
+  void blockCurrentStream() override { synchronize(); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
   // Complete as soon as it is there: what is chained to it is ordered behind the call on the device.
@@ -32,13 +36,16 @@ class DeviceWork final : public CallWork {
 
   c10d::WorkResult outcome() const override;
   void span(int64_t& first_ns, int64_t& last_ns) const override;
+  std::optional<c10::Stream> stream() const override { return last().stream; }
   const std::vector<at::Tensor>& outputs() const { return outputs_; }
 
  private:
-  const DeviceFlight& last() const { return *flights_.back(); }
+  DeviceFlight& last() const { return *flights_.back(); }
+  bool all_over() const;
   void wait_here(int64_t until_ns);
 
   CommunicatorPtr group_;
+  std::shared_ptr<DeviceSide> side_;
   std::vector<at::Tensor> outputs_;
   std::vector<DeviceFlightPtr> flights_;
   std::mutex futures_mutex_;

@@ -3,6 +3,7 @@
 
 #include "c10d/backend.h"
 #include "c10d/device_work.h"
+#include "engine/process.h"
 
 namespace ringcomm {
 
@@ -21,11 +22,24 @@ std::shared_ptr<DeviceSide> Backend::side_of(c10::Device device) {
   return side_;
 }
 
+// Where calls are under way on a device the group is left when they are over.
+bool Backend::devices_leave_later() {
+  const auto devices = side();
+  if (!devices || !devices->busy()) return false;
+  devices->leave_later();
+  return true;
+}
+
+std::exception_ptr Backend::close_devices() {
+  const auto devices = side();
+  return devices ? devices->close(kLeaveNs) : nullptr;
+}
+
 intrusive_ptr<c10d::Work> Backend::issue_on_device(Launch&& l, c10::Device device) {
   group();  // its errors
   TORCH_INTERNAL_ASSERT(!l.finish && !l.calls.empty());
   const auto side = side_of(device);
-  auto work = c10::make_intrusive<DeviceWork>(getRank(), l.type, l.title, l.inputs, group_, l.outputs);
+  auto work = c10::make_intrusive<DeviceWork>(getRank(), l.type, l.title, l.inputs, group_, side, l.outputs);
   auto flights = side->issue(l, after_ms(timeout_ms_.load()), deadline(l.timeout));
   work->begin(std::move(flights), hooked_.load(std::memory_order_acquire) ? hook_ : nullptr);
   if (blocks_.any()) blocks_.add(work);

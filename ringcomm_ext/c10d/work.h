@@ -4,6 +4,9 @@
 // callback thread, never on an engine thread.
 #pragma once
 
+#include <c10/core/Stream.h>
+
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "c10d/completion_hook.h"
@@ -22,6 +25,8 @@ class CallWork : public c10d::Work {
   virtual c10d::WorkResult outcome() const = 0;
   // Widens the span by this work's. Throws if it has not completed.
   virtual void span(int64_t& first_ns, int64_t& last_ns) const = 0;
+  // The device's stream that its outputs are ready in when its future is complete; none: they are on the CPU.
+  virtual std::optional<c10::Stream> stream() const { return std::nullopt; }
 };
 
 class RingWork final : public CallWork {

@@ -99,6 +99,8 @@ class DeviceRuntime {
   virtual bool capturing(StreamHandle stream, bool& out, Error& error) = 0;
   // The calling thread may from here on ask events and streams while any stream is captured, which otherwise ends that capture. For threads that never capture.
   virtual bool look_beside_captures(Error& error) = 0;
+  // The calling thread's mode, exchanged: for one that may capture, around a question.
+  virtual bool exchange_capture_mode(cu::CaptureMode& mode, Error& error) = 0;
 
   // Work, enqueued. Copies and zeroes are for memory that the device reaches.
   virtual bool copy(char* to, const char* from, size_t bytes, StreamHandle stream, Error& error) = 0;
@@ -114,6 +116,25 @@ class DeviceRuntime {
   // `parameter` is read before this returns; its size is the kernel's.
   virtual bool launch(const std::string& kernel, unsigned blocks, unsigned threads, const void* parameter,
                       StreamHandle stream, Error& error) = 0;
+};
+
+// While it lives the calling thread may ask events and streams though some stream, its own too, is being captured. False: it may not, `error` says why.
+class BesideCaptures {
+ public:
+  BesideCaptures(DeviceRuntime& runtime, Error& error)
+      : runtime_(runtime), may_(runtime.exchange_capture_mode(mode_, error)) {}
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+  ~BesideCaptures() {
+    Error error;
+    if (may_) (void)runtime_.exchange_capture_mode(mode_, error);
+  }
+  explicit operator bool() const { return may_; }
+
+ private:
+  DeviceRuntime& runtime_;
+  cu::CaptureMode mode_ = cu::kCaptureRelaxed;
+  const bool may_;
 };
 
 // Owns one thing that a runtime made, and gives it back. The runtime must outlive it.

@@ -158,6 +158,10 @@ bool DriverRuntime::capturing(StreamHandle stream, bool& out, Error& error) {
 
 bool DriverRuntime::look_beside_captures(Error& error) {
   cu::CaptureMode mode = cu::kCaptureRelaxed;
+  return exchange_capture_mode(mode, error);
+}
+
+bool DriverRuntime::exchange_capture_mode(cu::CaptureMode& mode, Error& error) {
   return good(t_.exchange_capture_mode(&mode), "cuThreadExchangeStreamCaptureMode", error);
 }
 

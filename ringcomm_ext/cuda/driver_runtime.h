@@ -41,6 +41,7 @@ class DriverRuntime final : public DeviceRuntime {
   bool drain(StreamHandle stream, int64_t deadline_ns, Error& error) override;
   bool capturing(StreamHandle stream, bool& out, Error& error) override;
   bool look_beside_captures(Error& error) override;
+  bool exchange_capture_mode(cu::CaptureMode& mode, Error& error) override;
 
   bool copy(char* to, const char* from, size_t bytes, StreamHandle stream, Error& error) override;
   bool zero(char* to, size_t bytes, StreamHandle stream, Error& error) override;

@@ -19,6 +19,8 @@ bool SpinLists::add(size_t lists, size_t chunks, Error& error) {
 }
 
 SpinLists::List* SpinLists::take(size_t chunks, Error& error) {
+  const BesideCaptures may_ask(runtime_, error);
+  if (!may_ask) return nullptr;
   for (const auto& list : lists_) {
     if (list->kept || list->capacity < chunks) continue;
     bool free = !list->taken;

@@ -1,6 +1,7 @@
-// What each rank has called on its device, on pages that all ranks have mapped: slots of `memop` mode carry no tags, and no kernel is there to find out that ranks differ.
+// What each rank has called on its device, on pages that all ranks have mapped: slots of `memop` mode carry no tags, and no kernel is there to find out that ranks differ. Also where ranks
+// meet at the end: a collective of the group would fail it where one of them does not come.
 //
-// Threads: note() by whoever orders the calls; the rest by any.
+// Threads: note() and close() by whoever orders the calls; the rest by any.
 #pragma once
 
 #include <atomic>
@@ -31,13 +32,16 @@ class DeviceBoard {
     const uint64_t entry = at(rank, sequence).load(std::memory_order_acquire);
     return entry >> 32 == static_cast<uint32_t>(sequence) && static_cast<uint32_t>(entry) != what;
   }
+  // Nothing more of what the others own is open here. What a rank says last.
+  void close() { pages_[static_cast<size_t>(rank_)]->closed.store(1, std::memory_order_release); }
+  bool closed(int rank) const { return pages_[static_cast<size_t>(rank)]->closed.load(std::memory_order_acquire) != 0; }
   int ranks() const { return static_cast<int>(pages_.size()); }
 
  private:
   using Entry = std::atomic<uint64_t>;
   static constexpr size_t kEntries = 256;
   struct Page {
-    std::atomic<uint64_t> latest;
+    std::atomic<uint64_t> latest, closed;
     Entry entries[kEntries];
   };
   static_assert(sizeof(Page) <= kBytes && Entry::is_always_lock_free);

@@ -1,5 +1,6 @@
 #include "device/link.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -162,7 +163,12 @@ bool DeviceLink::connect(const std::vector<std::string>& cards, int64_t deadline
     devices.push_back(card.device);
     if (r != rank) {
       std::vector<int> fds;
-      if (!fetch_fds(card.socket, card.nonce, deadline_ns, interrupted, fds, error)) return false;
+      const auto stop = [&] {
+        Error known;
+        return interrupted() || group_.failed(known);
+      };
+      if (!fetch_fds(card.socket, card.nonce, deadline_ns, stop, fds, error))  // all are told
+        return error || cuda::refuse(Cause::aborted, "it was interrupted in the set-up", error);
       for (size_t extra = 1; extra < fds.size(); ++extra) ::close(fds[extra]);
       pages_[r] = Segment::open(fds.at(0), error);
       if (!pages_[r]) return false;
@@ -177,11 +183,18 @@ bool DeviceLink::connect(const std::vector<std::string>& cards, int64_t deadline
   return devices_->connect(devices, flags, error);
 }
 
-bool DeviceLink::close(int64_t deadline_ns) {
+bool DeviceLink::close(int64_t deadline_ns, const std::function<bool()>& interrupted) {
   devices_->disconnect();
-  std::vector<std::string> all;
-  Error error;
-  if (!meet(group_, "", deadline_ns, nullptr, all, error)) return false;
+  board_.close();
+  const timespec nap{0, 500'000};
+  for (int r = 0; r < board_.ranks(); ++r) {
+    // Of a process that has ended nothing is open.
+    while (!board_.closed(r) && !group_.spec().peers[static_cast<size_t>(r)].process->dead.load()) {
+      const bool left = group_.spec().board.state(r) == RankState::left;  // without this: it does not come any more
+      if ((left && !board_.closed(r)) || now_ns() > deadline_ns || interrupted()) return false;
+      nanosleep(&nap, nullptr);
+    }
+  }
   devices_.reset();
   pages_.clear();
   return true;

@@ -3,6 +3,7 @@
 // Threads: make and close by one at a time; the rest as DeviceGroup says.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "connections/segment.h"
@@ -24,8 +25,9 @@ class DeviceLink {
   DeviceBoard& board() { return board_; }
   const std::string& reason() const { return reason_; }  // of the mode
 
-  // The orderly end: all ranks meet, then each gives its memory back. Streams must be done. False: somebody did not come, and nothing is given back.
-  bool close(int64_t deadline_ns);
+  // The orderly end: all ranks meet, then each gives its memory back. Streams must be done. False: somebody did not come, or `interrupted` said true, and nothing is given back. The group's
+  // calls go on whatever comes of it.
+  bool close(int64_t deadline_ns, const std::function<bool()>& interrupted);
 
  private:
   DeviceLink(Communicator& group, cuda::DeviceRuntime& runtime);

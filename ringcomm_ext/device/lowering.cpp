@@ -18,6 +18,23 @@ bool choose_kernel(const Call& call, cuda::KernelChoice& out, std::string& error
   return false;
 }
 
+// The host's own conditions. Slots are its, too: a rule that fits there fits here.
+std::string refusal(const GroupSpec& spec, const Program& program, size_t slot) {
+  if (program.nranks != spec.ranks || program.rank != spec.rank)
+    return "it is for rank " + std::to_string(program.rank) + " of " + std::to_string(program.nranks);
+  if (program.slots > static_cast<int>(spec.layout.slots))
+    return "it needs " + std::to_string(program.slots) + " slots, memory.slots is " + std::to_string(spec.layout.slots);
+  for (const auto* table : {&program.senders, &program.receivers})
+    for (const ConnectionRef& c : *table) {
+      const bool fan = c.kind == ConnectionKind::fan_out;
+      const size_t capacity = fan ? spec.layout.fan_out_capacity : spec.layout.pair_capacity;
+      if (slot > capacity)
+        return "its rule fills slots to " + std::to_string(slot) + " bytes, a slot of a " + (fan ? "fan-out" : "pair") +
+               " connection holds " + std::to_string(capacity);
+    }
+  return "";
+}
+
 }  // namespace
 
 std::shared_ptr<DeviceProgram> DevicePrograms::find(const Call& call, std::string& error) {
@@ -37,6 +54,7 @@ std::shared_ptr<DeviceProgram> DevicePrograms::find(const Call& call, std::strin
   if (!error.empty()) return nullptr;
   Program program;
   error = Program::load(fresh->table.data(), fresh->table.size(), program);
+  if (error.empty()) error = refusal(spec, program, rule.slot);
   if (!error.empty()) {
     error = "the program of schedule '" + rule.schedule + "' for " + name(call.collective) + " is refused: " + error;
     return nullptr;

@@ -59,4 +59,27 @@ cuda::DeviceRuntime* device_runtime(int ordinal, Error& error) {
   return (p.runtimes[ordinal] = std::move(runtime)).get();
 }
 
+bool stream_is_capturing(int ordinal, cuda::StreamHandle stream, bool& out, Error& error) {
+  std::string why_not;
+  out = false;
+  const cuda::Driver* driver = cuda::open_driver(device_source().driver, why_not);
+  if (driver == nullptr) return true;
+  const cu::Table& t = driver->table;
+  const auto good = [&](cu::Result result, const char* call) { return cuda::succeeded(t, result, call, "", error); };
+  cu::Device device;
+  cu::Context *context, *before;
+  cu::CaptureStatus status = cu::kCaptureNone;
+  // The primary context, which is there: the caller has a tensor on the device.
+  if (!good(t.device_get(&device, ordinal), "cuDeviceGet") ||
+      !good(t.context_get_current(&before), "cuCtxGetCurrent") ||
+      !good(t.context_retain(&context, device), "cuDevicePrimaryCtxRetain"))
+    return false;
+  const bool asked = good(t.context_set_current(context), "cuCtxSetCurrent") &&
+                     good(t.stream_capturing(stream, &status), "cuStreamIsCapturing") &&
+                     good(t.context_set_current(before), "cuCtxSetCurrent");
+  (void)t.context_release(device);
+  out = status != cu::kCaptureNone;
+  return asked;
+}
+
 }  // namespace ringcomm

@@ -25,4 +25,7 @@ DeviceSource device_source();
 // The runtime of a device by its number in this process, all kernels loaded. Null and `error`, a sentence that says what is missing, where it cannot be had. Any thread.
 cuda::DeviceRuntime* device_runtime(int ordinal, Error& error);
 
+// Whether the stream of that device is being captured into a graph, without a runtime being opened for it. True, and `out` false, where there is no driver.
+bool stream_is_capturing(int ordinal, cuda::StreamHandle stream, bool& out, Error& error);
+
 }  // namespace ringcomm

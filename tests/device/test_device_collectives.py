@@ -26,6 +26,10 @@ def run(rank: int, world: int, cases: list[Case], own_device: bool) -> list[str]
     """Runs the cases with tensors on the device; the driver has nothing to note, and nothing is left of the group."""
     collective_inputs.place_on(device_ranks.init(rank, own_device))
     wrong = run_cases(rank, world, cases)
+    waits, kernels = (device_ranks.native.calls(name) for name in ("cuStreamWaitValue32_v2", "cuLaunchKernel"))
+    if world > 1 and (kernels == 0 or (waits > 0) == own_device):
+        wrong.append(f"rank {rank}: {kernels} kernels, streams have waited {waits} times: that is another mode")
+    dist.barrier()  # ranks meet at the end
     dist.destroy_process_group()
     wrong += device_ranks.native.misuse().splitlines()
     live = device_ranks.native.live()
@@ -112,3 +116,23 @@ def refused(rank: int, world: int) -> list[str]:
 
 def test_what_is_refused(device_env: Env) -> None:
     nothing_wrong(run_ranks(refused, 2, env=device_env, timeout=100))
+
+
+def overlapping(rank: int, world: int) -> list[str]:
+    """Parts that begin at the same place, which outputs write over."""
+    device = device_ranks.init(rank)
+    memory = (torch.arange(10.0) + 100 * rank).to(device)
+    size = 2 + 3 * rank
+    outputs = [memory[:size], memory[size : 2 * size]]
+    dist.all_to_all(outputs, [memory[:2], memory[:5]])
+    wrong = [
+        f"rank {rank}: from rank {r} came {got.tolist()}"
+        for r, got in enumerate(outputs)
+        if got.cpu().tolist() != [100.0 * r + k for k in range(size)]
+    ]
+    dist.destroy_process_group()
+    return wrong + device_ranks.native.misuse().splitlines()
+
+
+def test_inputs_that_outputs_write_over(device_env: Env) -> None:
+    nothing_wrong(run_ranks(overlapping, 2, env=device_env, timeout=100))

@@ -56,10 +56,11 @@ def with_missing(rank: int, world: int, own_device: bool, missing: str) -> list[
         backend._set_default_timeout(timedelta(seconds=3))
     tensor = torch.ones(100 * N if missing == "differs much" else N, device=device)
     if rank == 1:
+        if missing in ("dies", "aborts"):
+            time.sleep(0.5)  # not before rank 0 has its call under way
         if missing == "dies":
             os._exit(7)
         if missing == "aborts":
-            time.sleep(0.5)  # not before rank 0 has its call under way
             backend.abort()
         if missing.startswith("differs"):
             other = dist.all_reduce(torch.ones(N + 1, device=device), async_op=True)
@@ -143,40 +144,122 @@ def test_the_source_can_warn(device_env: Env, tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir() if "devices: look at this" in file.read_text()] == ["log-0"]
 
 
-def leaves(rank: int, world: int, how: str) -> int:
+def unsaid(rank: int, world: int) -> list[str]:
+    """Of three ranks one does not come and one gives up: the third's stream then goes on, with rubbish.
+
+    Its work must never call that a success.
+    """
+    device = begun(rank, False)
+    wrong: list[str] = []
+    for turn in range(8):  # each is a race between two looks of the third
+        group: Any = dist.new_group()
+        dist.all_reduce(torch.zeros(N, device=device), group=group)
+        torch.accelerator.synchronize()
+        dist.barrier()
+        backend = group._get_backend(device)
+        until = time.monotonic() + PATIENCE
+        if rank != 2:
+            work = dist.all_reduce(torch.ones(N, device=device), group=group, async_op=True)
+            if rank == 1:
+                time.sleep(0.02 + 0.003 * turn)
+                backend.abort()
+            while not work.is_completed() and time.monotonic() < until:
+                pass  # at once
+            if work.is_success() or work.exception() is None:
+                wrong.append(f"rank {rank}, turn {turn}: the first that is said is success")
+            if "was aborted by rank 1" not in error_of(work.wait):
+                wrong.append(f"rank {rank}, turn {turn}: {error_of(work.wait)}")
+        while "SUCCESS" in str(backend.get_error()) and time.monotonic() < until:
+            time.sleep(0.001)
+        dist.barrier()
+    torch.accelerator.synchronize()
+    return wrong + device_ranks.native.misuse().splitlines()
+
+
+def test_what_was_ended_is_no_success(device_env: Env) -> None:
+    told = run_ranks(unsaid, 3, env=device_env, timeout=4 * PATIENCE)
+    assert told == [[], [], []], told
+
+
+def one_of_three(rank: int, world: int, own_device: bool) -> list[str]:
+    device = begun(rank, own_device)
+    if rank == 2:
+        time.sleep(0.5)  # not before the others have their calls under way
+        os._exit(7)
+    works = [dist.all_reduce(torch.ones(N, device=device), async_op=True) for _ in range(3)]
+    until = time.monotonic() + PATIENCE
+    succeeded = False
+    while works[2].exception() is None and time.monotonic() < until:
+        succeeded |= any(work.is_success() for work in works)
+    torch.accelerator.synchronize()
+    told = [error_of(work.wait) for work in works]
+    told += ["a success before that"] * succeeded
+    return told + device_ranks.native.misuse().splitlines()
+
+
+@pytest.mark.parametrize("own_device", [False, True])
+def test_one_of_three_dies(own_device: bool, device_env: Env) -> None:
+    told = run_ranks(one_of_three, 3, own_device, env=device_env, timeout=2 * PATIENCE, expect_dead=[2])
+    for lines in told[:2]:
+        assert len(lines) == 3 and all("rank 2 (host" in line for line in lines), lines
+
+
+def far_behind(rank: int, world: int) -> list[str]:
+    """The call of a group that has failed stands behind the caller's own work for long.
+
+    It is let go when the stream comes to it, and other groups have their turn meanwhile.
+    """
+    device = begun(rank, False)
+    other: Any = dist.new_group()
+    tensor = torch.ones(N, device=device)
+    dist.all_reduce(tensor, group=other)
+    torch.accelerator.synchronize()
+    dist.barrier()
+    backend: Any = dist.group.WORLD._get_backend(device)  # type: ignore[union-attr]
+    given = torch.ones(N, device=device)
+    if rank == 1:
+        time.sleep(0.5)
+        backend.abort()
+    else:
+        device_ranks.native.hold()
+        work = dist.all_reduce(given, async_op=True)
+        assert "was aborted by rank 1" in outcome(work)
+        del work
+    began = time.monotonic()
+    with torch.Stream(device):  # not behind it
+        again = dist.all_reduce(tensor, group=other, async_op=True)
+        result = again.get_future_result()
+        result.wait()  # by the watch
+    told = [str(result.value() == 0 and time.monotonic() - began < 8)]
+    if rank == 0:
+        time.sleep(11 - (time.monotonic() - began))  # longer than a stream was ever waited for
+        device_ranks.native.open()
+    torch.accelerator.synchronize()
+    return told + device_ranks.native.misuse().splitlines()
+
+
+def test_a_failed_call_behind_long_work(device_env: Env) -> None:
+    told = run_ranks(far_behind, 2, env=device_env, timeout=2 * PATIENCE)
+    assert told == [["True"], ["True"]], told
+
+
+def half_way(rank: int, world: int) -> list[str]:
+    """The driver refuses a flag in the midst of a call: part of it is in the stream already."""
     device = begun(rank, False)
     tensor = torch.ones(N, device=device)
-    work = dist.all_reduce(tensor, async_op=True)
-    if how == "destroy with a call under way":
-        device_ranks.native.delay(0.2)
-        dist.all_reduce(tensor, async_op=True)
-        dist.destroy_process_group()
-    elif how == "group is dropped":
-        group = dist.new_group()
-        dist.all_reduce(tensor, group=group, async_op=True)
-        del group, work
-    return len(device_ranks.native.misuse().splitlines())
+    torch.accelerator.synchronize()
+    error_of(dist.barrier)  # rank 0 may fail while the other is still on the way out of it
+    if rank == 0:
+        device_ranks.native.fail("cuStreamWriteValue32_v2", 2)
+        told = [error_of(lambda: dist.all_reduce(tensor, async_op=True))]
+    else:
+        told = [outcome(dist.all_reduce(tensor, async_op=True))]
+    torch.accelerator.synchronize()
+    told.append(error_of(lambda: dist.all_reduce(tensor)))
+    return told + device_ranks.native.misuse().splitlines()
 
 
-@pytest.mark.parametrize("how", ["no destroy", "destroy with a call under way", "group is dropped"])
-def test_ranks_leave(how: str, device_env: Env) -> None:
-    assert run_ranks(leaves, 2, how, env=device_env, timeout=PATIENCE) == [0, 0]
-
-
-def again(rank: int, world: int) -> list[str]:
-    """Groups made and destroyed one after the other leave nothing."""
-    device = device_ranks.start(rank)
-    kept = []
-    for _ in range(4):
-        dist.init_process_group(device_ranks.BOTH)
-        tensor = torch.ones(N, device=device)
-        dist.all_reduce(tensor)
-        assert tensor.cpu()[0].item() == world
-        dist.destroy_process_group()
-        kept.append(str(device_ranks.native.live()))
-    return kept
-
-
-def test_nothing_is_left_of_groups(device_env: Env) -> None:
-    for kept in run_ranks(again, 2, env=device_env, timeout=PATIENCE):
-        assert len(set(kept)) == 1, kept
+def test_a_call_that_fails_half_way(device_env: Env) -> None:
+    for lines in run_ranks(half_way, 2, env=device_env, timeout=2 * PATIENCE):
+        assert len(lines) == 2, lines
+        assert all("group '0', rank 0 (host" in line and "cuStreamWriteValue32 failed" in line for line in lines), lines

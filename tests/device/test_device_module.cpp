@@ -72,6 +72,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("open", [] { opened = tickets.load(); });
   m.def("misuse", &fake::fake_cuda_misuse);
   m.def("calls", &fake::fake_cuda_calls);
+  m.def("fail", [](const std::string& name, int nth) { fake::fake_cuda_fail(name, nth, cu::kOutOfMemory); });
   m.def("live", &live);
   m.def("capture",
         [](bool on) { fake::fake_cuda_capture(handle(current_stream(current_device())), on, cu::kCaptureGlobal); });

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -11,51 +10,9 @@ import torch
 import torch.distributed as dist
 
 import device_ranks
-from ranks import run_ranks
+from device_checks import Env, N, begun, everywhere, expect, finish, late, used_again
 
 pytestmark = pytest.mark.ci
-
-Env = dict[str, "str | None"]
-N = 4099
-
-
-def finish(wrong: list[str]) -> list[str]:
-    dist.destroy_process_group()
-    return wrong + device_ranks.native.misuse().splitlines()
-
-
-def everywhere(body: Any, env: Env, ranks: int = 2) -> None:
-    wrong = [line for lines in run_ranks(body, ranks, env=env, timeout=100) for line in lines]
-    assert not wrong, "\n".join(wrong)
-
-
-def expect(wrong: list[str], what: str, got: torch.Tensor, value: float) -> None:
-    if got.cpu().tolist() != [value] * got.numel():
-        wrong.append(f"{what}: {got.cpu()[:4].tolist()}, not {value}")
-
-
-def begun(rank: int) -> torch.device:
-    """The group has made its first call, in which ranks meet."""
-    device = device_ranks.init(rank)
-    dist.all_reduce(torch.zeros(N, device=device))
-    return device
-
-
-def late(content: torch.Tensor) -> torch.Tensor:
-    """A tensor that gets its content in the current stream, which is held until `native.open()`.
-
-    Until then the host must not touch the device's memory: only copies from tensor to tensor do not wait for a stream.
-    """
-    made = torch.full_like(content, -7.0)
-    device_ranks.native.hold()
-    made.copy_(content)
-    return made
-
-
-def used_again(content: torch.Tensor) -> None:
-    """Takes what was freed in the current stream and writes it over."""
-    for _ in range(8):
-        torch.empty_like(content).copy_(content)
 
 
 def host_goes_on(rank: int, world: int) -> list[str]:
@@ -244,6 +201,58 @@ def test_blocks_of_calls(device_env: Env) -> None:
     everywhere(blocks, device_env)
 
 
+def block_futures(rank: int, world: int) -> list[str]:
+    """What is chained to a block comes behind its calls, and its result is there when they are over."""
+    device = begun(rank)
+    wrong: list[str] = []
+    ones = torch.ones(N, device=device)
+    tensor = late(ones)
+    group: Any = dist.group.WORLD
+    group._start_coalescing(device)
+    dist.broadcast(tensor, 0, async_op=True)
+    block = group._end_coalescing(device)
+
+    def copied(future: Any) -> torch.Tensor:
+        (there,) = future.value()
+        return torch.empty_like(there).copy_(there)
+
+    chained = block.get_future().then(copied)
+    result = block.get_future_result()
+    if result.done():
+        wrong.append("the result is there before the input is")
+    device_ranks.native.open()
+    expect(wrong, "what the callback saw", chained.wait(), 1.0)
+    result.wait()
+    if result.value() != 0:
+        wrong.append(f"the result is {result.value()}, not success")
+    return finish(wrong)
+
+
+def test_futures_of_blocks(device_env: Env) -> None:
+    everywhere(block_futures, device_env)
+
+
+def blocked(rank: int, world: int) -> list[str]:
+    device = begun(rank)
+    wrong: list[str] = []
+    ones = torch.ones(N, device=device)
+    torch.accelerator.synchronize()
+    tensor = late(ones)
+    work = dist.all_reduce(tensor, async_op=True)
+    with torch.Stream(device):
+        work.block_current_stream()
+        seen = torch.empty_like(tensor).copy_(tensor)
+        if work.is_completed():
+            wrong.append("the host was blocked")
+        device_ranks.native.open()
+        expect(wrong, "the sum", seen, 2.0)
+    return finish(wrong)
+
+
+def test_block_current_stream(device_env: Env) -> None:
+    everywhere(blocked, device_env)
+
+
 def many(rank: int, world: int) -> list[str]:
     """Calls overtake nobody: a chain of them, each with the result of the one before, none waited for by the host."""
     device = begun(rank)
@@ -261,54 +270,3 @@ def many(rank: int, world: int) -> list[str]:
 
 def test_many_calls(device_env: Env) -> None:
     everywhere(many, device_env, 3)
-
-
-def replayed(rank: int, world: int) -> list[str]:
-    device = begun(rank)
-    wrong: list[str] = []
-    given, tensor = torch.zeros(N, device=device), torch.zeros(N, device=device)
-    side = torch.Stream(device)
-    torch.accelerator.synchronize()
-    with side:
-        device_ranks.native.capture(True)
-        tensor.copy_(given)
-        dist.all_reduce(tensor)
-        device_ranks.native.capture(False)
-        for k in (1.0, 2.0, 3.0):
-            given.copy_(torch.full((N,), k, device=device))
-            device_ranks.native.replay()
-            expect(wrong, f"replay {k}", tensor, 2 * k)
-            between = torch.ones(N, device=device)
-            dist.all_reduce(between)
-            expect(wrong, "a call between", between, 2.0)
-    return finish(wrong)
-
-
-def test_captured_calls_are_replayed(device_env: Env) -> None:
-    everywhere(replayed, device_env)
-
-
-def captured_beside(rank: int, world: int) -> list[str]:
-    """While rank 0 captures, a call of its own is under way, which the watch asks about."""
-    device = begun(rank)
-    wrong: list[str] = []
-    eager, tensor = torch.ones(N, device=device), torch.ones(N, device=device)
-    dist.barrier()
-    if rank == 1:
-        time.sleep(0.3)
-    work = dist.all_reduce(eager, async_op=True)
-    assert rank == 1 or not work.is_completed()
-    with torch.Stream(device):
-        device_ranks.native.capture(True)
-        dist.all_reduce(tensor)
-        time.sleep(0.1)
-        device_ranks.native.capture(False)
-        work.wait()
-        expect(wrong, "the call under way", eager, 2.0)
-        device_ranks.native.replay()
-        expect(wrong, "the replay", tensor, 2.0)
-    return finish(wrong)
-
-
-def test_capture_beside_a_call_under_way(device_env: Env) -> None:
-    everywhere(captured_beside, device_env)
