@@ -21,6 +21,7 @@ void CompletionHook::ended(std::shared_ptr<c10d::WorkInfo> info) {
 
 void CompletionHook::drain() {
   std::unique_lock<std::mutex> hold(mutex_);
+  drainer_ = std::this_thread::get_id();
   while (!queue_.empty()) {
     const auto info = std::move(queue_.front());
     queue_.pop_front();
@@ -30,6 +31,7 @@ void CompletionHook::drain() {
     if (--pending_ == 0) none_left_.notify_all();
   }
   draining_ = false;
+  drainer_ = {};
 }
 
 // What a hook raises has nobody to go to: the work has ended and is not to blame.
@@ -49,6 +51,8 @@ void CompletionHook::call(const std::shared_ptr<c10d::WorkInfo>& info) {
 
 bool CompletionHook::wait(const std::function<bool()>& stop) {
   std::unique_lock<std::mutex> hold(mutex_);
+  if (drainer_ == std::this_thread::get_id())
+    return true;  // a hook that destroys its group: its own work is not over before it
   const auto idle = [this] { return pending_ == 0; };
   while (!none_left_.wait_for(hold, std::chrono::milliseconds(200), idle)) {
     hold.unlock();

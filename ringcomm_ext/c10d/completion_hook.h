@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "engine/callbacks.h"
@@ -26,7 +27,7 @@ class CompletionHook : public std::enable_shared_from_this<CompletionHook> {
   void expect_one();  // a work has begun, which will say ended()
   void ended(std::shared_ptr<c10d::WorkInfo> info);
   void call(const std::shared_ptr<c10d::WorkInfo>& info);
-  // Waits until the hook has run for every work begun so far. `stop`, asked every 200 ms, may end it: then false.
+  // Waits until the hook has run for every work begun so far; inside the hook, for none. `stop`, asked every 200 ms, may end it: then false.
   bool wait(const std::function<bool()>& stop);
   // Lets go of the function: it may hold Python objects, which are to die with the group and not with the last work.
   void close();
@@ -41,6 +42,7 @@ class CompletionHook : public std::enable_shared_from_this<CompletionHook> {
   std::deque<std::shared_ptr<c10d::WorkInfo>> queue_;
   int pending_ = 0;
   bool draining_ = false;
+  std::thread::id drainer_;  // while draining_
 };
 
 }  // namespace ringcomm

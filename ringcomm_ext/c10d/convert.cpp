@@ -27,7 +27,7 @@ void check_tensor(const at::Tensor& tensor, const char* what, const char* argume
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ringcomm: ", what, ": ", argument, " has layout ",
                     tensor.layout(), "; only strided (dense) tensors are handled");
   check_moves(tensor, what, argument);
-  if (tensor.numel() == 0) return;
+  if (tensor.numel() == 0 || tensor._is_zerotensor()) return;
   // untyped_storage().resize_(0) is how FSDP1 gives memory back: torch's own operations look, what works with addresses would not.
   const size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.dtype().itemsize(),
                                                          static_cast<size_t>(tensor.storage_offset()));

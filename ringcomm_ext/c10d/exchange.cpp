@@ -29,6 +29,9 @@ std::vector<Chunk> split_rows(const at::Tensor& flat, const std::vector<int64_t>
   int64_t sum = 0;
   for (int64_t s : splits) {
     TORCH_CHECK_VALUE(s >= 0, "ringcomm: all_to_all_single: a split size of ", argument, " is ", s);
+    TORCH_CHECK_VALUE(s <= rows - sum, "ringcomm: all_to_all_single: the split sizes of ",
+                      argument,  // before it could overflow
+                      " add up to more than its dim 0, ", rows);
     sum += s;
   }
   TORCH_CHECK_VALUE(sum == rows, "ringcomm: all_to_all_single: the split sizes of ", argument, " add up to ", sum,

@@ -145,7 +145,15 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "splits of another sum": (
         lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 1, 1], [1, 1, 2]),
-        ("all_to_all_single", "input", "4", "3"),
+        ("all_to_all_single", "input", "more than its dim 0, 3"),
+    ),
+    "splits of too small a sum": (
+        lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 1, 1], [1, 1, 0]),
+        ("all_to_all_single", "input", "add up to 2", "3"),
+    ),
+    "splits whose sum overflows": (
+        lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 1, 1], [2**63 - 1, 2**63 - 1, 5]),
+        ("all_to_all_single", "input", "more than its dim 0, 3"),
     ),
     "too few splits": (
         lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3), [1, 2], [1, 1, 1]),

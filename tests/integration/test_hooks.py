@@ -86,6 +86,25 @@ def test_destroy_waits_for_pending_works_and_their_hooks(rank_pool: Pools) -> No
     assert rank_pool(2, backend="ringcomm").run(destroyed_in_time) == [[1, 2, 3, 4, 5]] * 2
 
 
+def destroyed_by_a_hook(rank: int, world: int) -> bool:
+    dist.init_process_group("ringcomm")
+    group, destroyed = new_group(), threading.Event()
+
+    def hook(info: Any) -> None:
+        dist.destroy_process_group(group)
+        destroyed.set()
+
+    group._register_on_completion_hook(hook)
+    dist.all_reduce(torch.ones(2), group=group)
+    done = destroyed.wait(30)
+    dist.destroy_process_group()
+    return done
+
+
+def test_a_hook_may_destroy_its_group() -> None:
+    assert run_ranks(destroyed_by_a_hook, 2) == [True] * 2
+
+
 def of_failures(rank: int, world: int) -> tuple[list[str], int, str]:
     """A work that fails has ended too; a hook that raises harms nobody; a second hook is refused."""
     dist.init_process_group("ringcomm")
