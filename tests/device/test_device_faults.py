@@ -176,8 +176,10 @@ def unsaid(rank: int, world: int) -> list[str]:
     return wrong + device_ranks.native.misuse().splitlines()
 
 
-def test_what_was_ended_is_no_success(device_env: Env) -> None:
-    told = run_ranks(unsaid, 3, env=device_env, timeout=4 * PATIENCE)
+def test_what_was_ended_is_no_success(device_env: Env, tmp_path: Path) -> None:
+    ring = tmp_path / "ring.yaml"  # the third hears from the one that gives up alone
+    ring.write_text("version: 1\npolicy: {all_reduce: [{schedule: ring}]}\n")
+    told = run_ranks(unsaid, 3, env={**device_env, "RINGCOMM_CONFIG": str(ring)}, timeout=4 * PATIENCE)
     assert told == [[], [], []], told
 
 
