@@ -1,60 +1,16 @@
-// The board of a node: what ranks write on it stands where its layout says, the first failure wins whole, and a line is read as it was written or not at
-// all. Ranks are threads, each with a Board of its own over one page; the mirror of other nodes' ranks is control_test's, the roll call roll_call_test's.
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-
+// What ranks write on the board of a node: it stands where the layout says, and a call is read as it was announced or not at all. Ranks are threads, each with
+// a Board over one page. Failures are in board_failure_test, the mirror of other nodes' ranks in control_test, the roll call in roll_call_test.
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <barrier>
-#include <cstring>
-#include <memory>
 #include <thread>
 #include <vector>
 
-#include "check.h"
-#include "engine/board.h"
+#include "board_page.h"
 
 using namespace ringcomm;
 using namespace ringcomm::test;
 
 namespace {
-
-constexpr int kCalls = Board::kCalls;
-
-// The layout in docs/control_plane.md, in bytes.
-constexpr size_t kStates = 1024, kLineBytes = 64, kPageBytes = 4096;
-constexpr size_t lines_at(size_t ranks) { return kStates + (ranks + 15) / 16 * 64; }
-constexpr size_t roll_call_at(size_t ranks) { return lines_at(ranks) + ranks * kCalls * kLineBytes; }
-constexpr size_t end_of(size_t ranks) { return roll_call_at(ranks) + 8 + 8 * ranks; }
-
-// Zeros, as a segment's new pages are, and behind them what must stay as it is.
-class Page {
- public:
-  explicit Page(int ranks) : ranks_(ranks), bytes_(Board::bytes(ranks)), lines_(bytes_ / kLineBytes + 2) {
-    std::memset(at(), 0, bytes_);
-    std::memset(at() + bytes_, kGuard, room() - bytes_);
-  }
-  ~Page() {
-    for (size_t i = bytes_; i < room(); ++i) CHECK_EQ(int{at()[i]}, int{kGuard});
-  }
-  Board of(int rank) { return {at(), ranks_, rank}; }
-  char* at() { return lines_.front().bytes; }
-  std::vector<char> bytes() { return {at(), at() + bytes_}; }
-
- private:
-  static constexpr char kGuard = 77;
-  struct alignas(kLineBytes) Line {
-    char bytes[kLineBytes];
-  };
-  size_t room() const { return lines_.size() * kLineBytes; }
-  const int ranks_;
-  const size_t bytes_;
-  std::vector<Line> lines_;
-};
 
 // A call whose every field follows from its number and who makes it.
 Fingerprint call(int rank, uint64_t sequence) {
@@ -69,24 +25,6 @@ Fingerprint call(int rank, uint64_t sequence) {
   f.uniform = n % 2 == 0;
   f.schedule = static_cast<uint32_t>(n * 2654435761u);
   return f;
-}
-
-// Likewise; no byte of the text is 0 but the last.
-Error error_of(int rank, int round) {
-  Error e;
-  e.cause = static_cast<Cause>(1 + (rank + round) % 8);
-  e.rank = rank, e.reporter = rank + 1, e.peer = rank + 2, e.channel = rank + 3, e.step = round;
-  e.pid = 1000 + rank, e.collective = rank + 4, e.sequence = static_cast<uint64_t>(round) << 32 | 5u;
-  std::memset(e.host, 'a' + rank, sizeof e.host - 1);
-  std::memset(e.text, 'A' + (rank + round) % 26, sizeof e.text - 1);
-  return e;
-}
-
-bool same(const Error& a, const Error& b) {
-  return a.cause == b.cause && a.rank == b.rank && a.reporter == b.reporter && a.peer == b.peer &&
-         a.channel == b.channel && a.step == b.step && a.pid == b.pid && a.collective == b.collective &&
-         a.sequence == b.sequence && std::memcmp(a.host, b.host, sizeof a.host) == 0 &&
-         std::memcmp(a.text, b.text, sizeof a.text) == 0;
 }
 
 // ---------------------------------------------------------------------------------------------------------------- layout
@@ -134,7 +72,9 @@ void layout_of(int ranks) {
   Board last = page.of(ranks - 1);
   CHECK(last.roll_call().pass(1) == RollCall::Verdict::passed);
   watched.changed_only(roll_call_at(static_cast<size_t>(ranks)), 8);
-  CHECK(last.post(error_of(1, 1)));
+  Error error;
+  std::memset(error.text, 'x', sizeof error.text - 1);
+  CHECK(last.post(error));
   watched.changed_only(0, kStates);
   for (int r = 0; r < ranks; ++r) {  // and nothing of it was written over
     CHECK(last.state(r) == RankState::left);
@@ -239,131 +179,17 @@ void lines_under_rewriting(uint64_t calls) {
   std::printf("    %llu of the lines found were whole\n", static_cast<unsigned long long>(whole.load()));
 }
 
-// ---------------------------------------------------------------------------------------------------------------- failures
-
-// All post at once, and another looks. One of them wins; whoever sees that the group has failed, a loser behind its post too, reads the winner's error whole.
-void racing_posts(int rounds) {
-  constexpr int kPosters = 4;
-  std::vector<std::unique_ptr<Page>> pages;
-  for (int i = 0; i < rounds; ++i) pages.push_back(std::make_unique<Page>(kPosters + 1));
-  std::vector<std::array<Error, kPosters + 1>> read(static_cast<size_t>(rounds));
-  std::vector<std::array<bool, kPosters>> won(static_cast<size_t>(rounds));
-  std::barrier together(kPosters + 1);
-  std::vector<std::thread> threads;
-  for (int r = 0; r <= kPosters; ++r)
-    threads.emplace_back([&, r] {
-      for (int i = 0; i < rounds; ++i) {
-        Board board = pages[i]->of(r);
-        Error& seen = read[i][r];
-        together.arrive_and_wait();
-        if (r < kPosters) {
-          won[i][r] = board.post(error_of(r, i));
-          CHECK(!won[i][r] || board.failed());
-        }
-        await("the failure", [&] { return board.read_error(seen); });
-        CHECK(board.failed());
-      }
-    });
-  for (std::thread& t : threads) t.join();
-  std::array<int, kPosters> wins{};
-  for (int i = 0; i < rounds; ++i) {
-    int winner = -1;
-    for (int r = 0; r < kPosters; ++r) {
-      if (!won[i][r]) continue;
-      CHECK_EQ(winner, -1);
-      winner = r;
-      ++wins[r];
-    }
-    CHECK(winner >= 0);
-    for (const Error& e : read[i]) CHECK(same(e, error_of(winner, i)));
-    CHECK(!pages[i]->of(0).post(error_of(kPosters, i)));  // for good
-    Error again;
-    CHECK(pages[i]->of(0).read_error(again) && same(again, error_of(winner, i)));
-  }
-  std::printf("    won: %d %d %d %d\n", wins[0], wins[1], wins[2], wins[3]);
-}
-
-void nothing_failed() {
-  Page page(2);
-  Board board = page.of(0);
-  Error e = error_of(1, 2);
-  CHECK(!board.failed() && !board.read_error(e));
-  CHECK(same(e, error_of(1, 2)));  // left as it was
-  board.set_state(RankState::left);
-  board.announce(call(0, 1));
-  CHECK(!board.failed());
-}
-
-// The word that a poster sets to 1 before it writes and to 2 behind it.
-std::atomic<uint32_t>& record_word(char* page) { return *reinterpret_cast<std::atomic<uint32_t>*>(page); }
-
-// A poster that stands still between its two stores is waited for, and one that died there for a while only: its word does not stand, and nobody else's does.
-void poster_in_between() {
-  Page page(2);
-  Board board = page.of(0);
-  record_word(page.at()) = 1;
-  CHECK(!board.failed());
-  Error e;
-  CHECK(!board.read_error(e));
-  CHECK(!board.post(error_of(0, 0)));  // comes back
-  CHECK(!board.failed() && !board.read_error(e));
-  CHECK_EQ(record_word(page.at()).load(), 1u);
-  record_word(page.at()) = 2;  // it goes on after all
-  CHECK(board.failed() && board.read_error(e));
-}
-
-// The same by processes and a signal: rank 1 posts an error that lies across the end of what it may read, and so dies while it writes it down.
-void poster_dies() {
-  const size_t bytes = Board::bytes(2);
-  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  CHECK(at != MAP_FAILED);
-  auto* page = static_cast<char*>(at);
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    signal(SIGSEGV, SIG_DFL);
-    signal(SIGBUS, SIG_DFL);
-    const rlimit no_core{0, 0};
-    setrlimit(RLIMIT_CORE, &no_core);
-    const auto half = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    void* error = mmap(nullptr, 2 * half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (error == MAP_FAILED || mprotect(static_cast<char*>(error) + half, half, PROT_NONE) != 0) _exit(2);
-    Board(page, 2, 1).post(*reinterpret_cast<Error*>(static_cast<char*>(error) + half - 64));
-    _exit(1);  // it should not have come so far
-  }
-  int status = 0;
-  CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK(WIFSIGNALED(status));
-  CHECK_EQ(record_word(page).load(), 1u);
-  Board survivor(page, 2, 0);
-  Error e;
-  CHECK(!survivor.failed() && !survivor.read_error(e));
-  CHECK(!survivor.post(error_of(0, 0)));
-  CHECK(!survivor.failed() && !survivor.read_error(e));
-  munmap(at, bytes);
-}
-
 }  // namespace
 
 int main() {
   start("board_test", 150);
-  section("a poster dies");
-  poster_dies();  // while there is one thread only
-  section("a poster stands still");
-  poster_in_between();
   section("layout");
   layout();
   section("states");
   states();
   section("the last calls");
   last_calls();
-  section("no failure");
-  nothing_failed();
   section("lines under rewriting");
   lines_under_rewriting(30'000);
-  section("racing posts");
-  racing_posts(500);
   return 0;
 }
