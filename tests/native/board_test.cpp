@@ -87,7 +87,7 @@ void layout_of(int ranks) {
 
 // The board grows by a line of states with the 17th, 33rd and 65th rank, and leaves its first page with the 12th.
 void layout() {
-  for (int ranks : {1, 2, 11, 12, 16, 17, 32, 33, 64, 65, 1024}) layout_of(ranks);
+  for (int ranks : {1, 2, 11, 12, 16, 17, 32, 33, 64, 65, 129}) layout_of(ranks);
   CHECK(Board::bytes(11) <= kPageBytes && Board::bytes(12) > kPageBytes);
 }
 
