@@ -79,6 +79,12 @@ void Communicator::settle(const Stall& stall, Ended& ended) {
     error = *stall.broken;
     error.reporter = spec_.rank;
     accuse(error, spec_.rank);
+    error.peer = stall.broken->peer;  // a wire's other end; -1: memory was wanted, and no rank
+    error.step = stall.step;
+    if (stall.request) {  // else a message from any source
+      error.collective = static_cast<int32_t>(stall.request->call.collective);
+      error.sequence = stall.request->call.sequence;
+    }
     std::snprintf(error.text, sizeof error.text, "%.600s (on %s)", stall.broken->text, rank_name(spec_.rank).c_str());
   } else if (stall.mismatch) {
     error = describe_mismatch(stall);

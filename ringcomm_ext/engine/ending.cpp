@@ -71,6 +71,7 @@ void Communicator::leave(int64_t until_ns, bool owes_sends) {
       error_.cause = Cause::aborted;
       error_.reporter = spec_.rank;
       accuse(error_, spec_.rank);
+      error_.peer = -1;
       std::snprintf(error_.text, sizeof error_.text,
                     "ringcomm: group '%s' was destroyed on rank %d while this call was still pending",
                     spec_.name.c_str(), shown(spec_.rank));

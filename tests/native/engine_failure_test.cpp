@@ -11,6 +11,20 @@ using namespace ringcomm::test;
 
 namespace {
 
+// The culprit as docs/hangs.md promises it. Ranks are threads of this process.
+void names_culprit(const Error& e, int least = 0) {
+  CHECK(e.rank >= least);
+  CHECK_EQ(e.pid, static_cast<int>(getpid()));
+  CHECK_EQ(std::string(e.host), "host" + std::to_string(e.rank));
+}
+
+// What its reporter was doing. In a message there is no number.
+void tells_of(const Error& e, Collective collective, uint64_t sequence) {
+  CHECK_EQ(e.collective, static_cast<int>(collective));
+  CHECK_EQ(e.sequence, sequence);
+  CHECK_EQ(e.channel, -1);
+}
+
 // Rank 0 waits in a call, by itself and by callback; `breaks` is what the others do meanwhile. Gives rank 0's error.
 Error broken_by(Cluster& cluster, const std::string& name, int64_t deadline_ns,
                 const std::function<void(Communicator&)>& breaks) {
@@ -45,7 +59,12 @@ Error broken_by(Cluster& cluster, const std::string& name, int64_t deadline_ns,
 void abort_while_waiting(Cluster& cluster) {
   const Error e = broken_by(cluster, "abort", 0, [](Communicator& comm) { comm.abort("the test says so"); });
   CHECK(e.cause == Cause::aborted);
-  CHECK(e.rank > 0);
+  names_culprit(e, 1);
+  CHECK_EQ(e.reporter, e.rank);
+  CHECK_EQ(e.peer, -1);
+  CHECK_EQ(e.collective, -1);
+  CHECK_EQ(e.sequence, uint64_t{0});
+  CHECK_EQ(e.step, -1);
   CHECK_CONTAINS(e.text, "the test says so");
   CHECK_CONTAINS(e.text, "'abort'");
 }
@@ -53,7 +72,10 @@ void abort_while_waiting(Cluster& cluster) {
 void peer_leaves(Cluster& cluster) {
   const Error e = broken_by(cluster, "leave", 0, [](Communicator& comm) { comm.leave(now_ns() + kSecond, true); });
   CHECK(e.cause == Cause::peer_left);
-  CHECK(e.rank > 0);
+  names_culprit(e, 1);
+  tells_of(e, Collective::all_reduce, 1);
+  CHECK_EQ(e.reporter, 0);
+  CHECK_EQ(e.peer, e.rank);
   CHECK_CONTAINS(e.text, "rank " + std::to_string(e.rank));
   CHECK_CONTAINS(e.text, "host" + std::to_string(e.rank));
   CHECK_CONTAINS(e.text, "all_reduce");
@@ -62,7 +84,11 @@ void peer_leaves(Cluster& cluster) {
 void deadline(Cluster& cluster) {
   const Error e = broken_by(cluster, "timeout", now_ns() + kSecond / 2, [](Communicator&) {});
   CHECK(e.cause == Cause::timeout);
-  CHECK(e.rank > 0);
+  names_culprit(e, 1);
+  tells_of(e, Collective::all_reduce, 1);
+  CHECK_EQ(e.reporter, 0);
+  CHECK_EQ(e.peer, e.rank);
+  CHECK_EQ(e.step, -1);
   CHECK_CONTAINS(e.text, "rank " + std::to_string(e.rank));
   CHECK_CONTAINS(e.text, "all_reduce");
 }
@@ -78,10 +104,37 @@ void mismatch(Cluster& cluster) {
       Pending p = all_reduce(comm, 2, count + (r == 1 ? 1 : 0), true);
       const Error e = failure(comm, *p.request);
       CHECK(e.cause == Cause::mismatch);
+      names_culprit(e);
+      tells_of(e, Collective::all_reduce, 2);
+      CHECK(e.reporter >= 0 && e.reporter < cluster.ranks());
+      CHECK_EQ(e.peer, e.rank);
       CHECK_CONTAINS(e.text, "#2");
       CHECK_CONTAINS(e.text, std::to_string(8 * count));
       CHECK_CONTAINS(e.text, std::to_string(8 * count + 8));
     });
+  }
+}
+
+// Calls that look the same on every board: found by who reads what another sent, so the step is known.
+void sizes_differ(Cluster& cluster) {
+  std::vector<Group>& group = cluster.make_group("sizes");
+  std::vector<Error> seen(static_cast<size_t>(cluster.ranks()));
+  cluster.each_rank([&](int r) {
+    Communicator& comm = *group[r].comm;
+    Pending first = all_reduce(comm, 1, 100, true);
+    finish(comm, first);
+    Pending p = all_gather(comm, 2, r == 1 ? 20 : 10, true);
+    seen[static_cast<size_t>(r)] = failure(comm, *p.request);
+  });
+  for (const Error& e : seen) {
+    CHECK(e.cause == Cause::mismatch);
+    names_culprit(e);
+    tells_of(e, Collective::all_gather, 2);
+    CHECK(e.rank != e.reporter && (e.rank == 1 || e.reporter == 1));
+    CHECK_EQ(e.peer, e.rank);
+    CHECK(e.step >= 0);
+    CHECK_CONTAINS(e.text, "sizes differ in all_gather #2");
+    CHECK_EQ(std::string(e.text), std::string(seen[0].text));
   }
 }
 
@@ -94,6 +147,11 @@ void out_of_memory() {
     Pending p = all_reduce(comm, 1, 20'000, true);
     const Error e = failure(comm, *p.request);
     CHECK(e.cause == Cause::no_memory);
+    names_culprit(e);
+    tells_of(e, Collective::all_reduce, 1);
+    CHECK_EQ(e.reporter, e.rank);
+    CHECK_EQ(e.peer, -1);
+    CHECK(e.step >= 0);
     CHECK_CONTAINS(e.text, "memory.limit");
   });
 }
@@ -121,7 +179,11 @@ void messages(Cluster& cluster) {
       RequestPtr never = comm.recv(large->data(), large->size(), 1, 2, now_ns() + 60 * kSecond, large);
       const Error e = failure(comm, *never);
       CHECK(e.cause == Cause::peer_left);
-      CHECK_EQ(e.rank, 1);
+      names_culprit(e, 1);
+      tells_of(e, Collective::recv, 0);
+      CHECK_EQ(e.reporter, 0);
+      CHECK_EQ(e.peer, 1);
+      CHECK_EQ(e.step, -1);
     }
   });
 }
@@ -221,6 +283,8 @@ int main() {
     deadline(cluster);
     section("mismatch");
     mismatch(cluster);
+    section("sizes differ");
+    sizes_differ(cluster);
     section("messages");
     messages(cluster);
   }
