@@ -42,6 +42,8 @@ class Run:
     seconds: float
     problem: str | None
     hosts: int = 1
+    others: float = 0.0
+    """Cores that everything else on the machine used meanwhile, on average."""
 
     @property
     def name(self) -> str:
@@ -146,22 +148,26 @@ def table(runs: list[Run]) -> list[str]:
         "training s",
         "whole run s",
         "comm. ms/step",
+        "others' cores",
     ]
     rows = [head]
     for run in runs:
         row = [run.job, str(run.ranks), str(run.hosts), run.backend]
         if run.values is None:
-            rows.append([*row, "-", "-", run.problem or "-", "-", f"{run.seconds:.1f}", "-"])
+            rows.append([*row, "-", "-", run.problem or "-", "-", f"{run.seconds:.1f}", "-", f"{run.others:.2f}"])
             continue
         values, facts = run.values, JOBS[run.job]
         spent = values["communication_ms_per_step"]
         reached = f"{facts.reaches.replace('_', ' ')} {values[facts.reaches]:.4f}"
         row += [f"{values['losses'][0]:.5f}", f"{values['losses'][-1]:.5f}", reached, f"{values['seconds']:.1f}"]
-        rows.append([*row, f"{run.seconds:.1f}", "not reported" if spent is None else f"{spent:.2f}"])
+        row += [f"{run.seconds:.1f}", "not reported" if spent is None else f"{spent:.2f}", f"{run.others:.2f}"]
+        rows.append(row)
     lines = columns(rows)
     note = [
         "comm. ms/step: time per step in which rank 0 had a collective between issue and completion (torch.profiler's",
         "ranges, over 5 steps after training); it includes waiting for other ranks and what overlaps with computing.",
+        "others' cores: how many cores everything else on this machine kept busy meanwhile. The runs come one after",
+        "the other: times of two can be compared only where both had the machine for themselves.",
     ]
     return [lines[0], "-" * len(lines[0]), *lines[1:], *note]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -90,9 +91,10 @@ def run_job(job: str, backend: str, ranks: int, hosts: int, args: argparse.Names
         environment["GLOO_SOCKET_IFNAME"] = "eth0"  # a host's own name resolves to 127.0.1.1 there
     spread = f" on {hosts} hosts" if hosts > 1 else ""
     print(f"== {job} over {backend} at {ranks} ranks{spread}, {steps} steps", flush=True)
-    start = time.monotonic()
+    start, others_before = time.monotonic(), seconds_of_others()
     status = run_logged(command, environment, log)
     seconds = time.monotonic() - start
+    others = max(0.0, seconds_of_others() - others_before) / seconds
     problem = None
     if status != 0:
         problem = f"ended with status {status} after {seconds:.0f} s" + (" (its limit)" if seconds >= LIMIT else "")
@@ -101,7 +103,16 @@ def run_job(job: str, backend: str, ranks: int, hosts: int, args: argparse.Names
     if problem:
         print(f"  {problem}; log: {log}\n" + "".join(f"  | {line}\n" for line in last_lines(log, 12)), flush=True)
     values = None if problem else json.loads(result.read_text())
-    return Run(job, backend, ranks, values, log.read_text(errors="replace"), seconds, problem, hosts)
+    return Run(job, backend, ranks, values, log.read_text(errors="replace"), seconds, problem, hosts, others)
+
+
+def seconds_of_others() -> float:
+    """Processor seconds since the machine began that neither this process nor one it has waited for had."""
+    words = Path("/proc/stat").read_text().split("\n")[0].split()
+    user, nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])  # proc(5), in ticks
+    all_busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    own = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return all_busy - sum(usage.ru_utime + usage.ru_stime for usage in own)
 
 
 def run_logged(command: list[str], environment: dict[str, str], log: Path) -> int:

@@ -317,6 +317,16 @@ def test_importing_the_package_is_cheap() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120).returncode == 0
 
 
+def test_config_warns_of_groups_that_would_be_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hole = written(tmp_path, "policy: {all_reduce: [{max_bytes: 64KiB, schedule: one_shot}]}\n")
+    assert config_tool.main([hole]) == 0
+    assert "groups of 2, 3, 4, 8, 64 ranks will be refused" in (text := capsys.readouterr().err)
+    assert "no rule for messages above 64KiB" in text
+    for name in config.shipped_names():
+        assert config_tool.main([name]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_the_documentation_is_what_the_code_says() -> None:
     out = subprocess.run(
         [sys.executable, "-m", "ringcomm", "config", "--markdown"],

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ringcomm import config
+from ringcomm import config, policy
 from ringcomm.errors import ConfigError
+
+TRIED = (2, 3, 4, 8, 64)
+"""Ranks of one node for which rules are asked for, to warn of holes."""
 
 
 def show(loaded: config.Config) -> str:
@@ -20,6 +23,17 @@ def show(loaded: config.Config) -> str:
     return "\n".join(lines)
 
 
+def warnings(loaded: config.Config) -> list[str]:
+    """Groups that could not be made, or could not make some call: the rules may be meant for others only."""
+    refused: dict[str, list[int]] = {}
+    for ranks in TRIED:
+        try:
+            policy.table(loaded, ranks)
+        except ConfigError as error:
+            refused.setdefault(str(error).replace(f"{ranks} ranks", "so many ranks"), []).append(ranks)
+    return [f"groups of {', '.join(map(str, ranks))} ranks will be refused: {text}" for text, ranks in refused.items()]
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m ringcomm config", description=__doc__)
     parser.add_argument("config", nargs="?", help="a path or a shipped name; without it what a job here would use")
@@ -29,7 +43,10 @@ def main(argv: list[str]) -> int:
         print(config.Config().to_markdown(), end="")
         return 0
     try:
-        print(show(config.load(arguments.config, source="argument CONFIG")))
+        loaded = config.load(arguments.config, source="argument CONFIG")
+        print(show(loaded))
+        for warning in warnings(loaded):
+            print(f"ringcomm config: warning: {warning}", file=sys.stderr)
     except ConfigError as error:
         print(f"ringcomm config: {error}", file=sys.stderr)
         return 2

@@ -30,7 +30,7 @@ def run(job: str, backend: str, ranks: int, hosts: int = 1) -> Run:
         "accuracy": 0.97,
         "held_out_loss": 2.2,
     }
-    return Run(job, backend, ranks, values, "", 2.0, None, hosts)
+    return Run(job, backend, ranks, values, "", 2.0, None, hosts, 0.25)
 
 
 def good_runs(most_hosts: int = 1) -> list[Run]:
