@@ -5,6 +5,7 @@ Nothing is opened here: that happens when a group is given the first tensor on a
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,10 @@ def start(extension: Any) -> None:
 
 
 def _cuda() -> Source:
-    from ringcomm import _build_info
+    built: Any = importlib.import_module("ringcomm._build_info")  # written by setup.py
 
     return Source(
         kernels=str(KERNELS) if KERNELS.exists() else "",
-        missing=_build_info.CUDA_KERNELS_MISSING,
+        missing=built.CUDA_KERNELS_MISSING,
         warning="ringcomm's CUDA half has run over a fake driver only, never on a GPU: check what you get",
     )
